@@ -26,7 +26,7 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
     """Compiles every C++ source for each level of x86-64 and tags the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the libraries to the wheel. Not for editable installs, which compile at first use."""
+        """Add the libraries to the wheel. Editable installs compile at first use instead."""
         if version == "editable" or (sys.platform, platform.machine()) != ("linux", "x86_64"):
             return
         sys.path.insert(0, str(ROOT))
@@ -34,7 +34,7 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
 
         compiler = find_compiler()
         if compiler is None:
-            self.app.display_warning("no C++ compiler: the wheel carries no kernels, which are compiled at first use")
+            self.app.display_warning("no C++ compiler: the wheel has no kernels; they are compiled at first use")
             return
         self._folder = Path(tempfile.mkdtemp(prefix="finrl-pod-kernels-"))
         packages = [ROOT / package for package in self.build_config.packages]
@@ -60,7 +60,7 @@ class ReadmeHook(MetadataHookInterface):  # type: ignore[misc]
 
 
 def absolute_links(markdown: str, branch: str = "main") -> str:
-    """Markdown whose relative links lead to the repository; those of pictures, to the files themselves."""
+    """Markdown with absolute links: to the repository, and for pictures to the raw files."""
     markdown = re.sub(r"(!\[[^]]*\]\()(?![a-z]+:|#)", rf"\1{RAW}/{branch}/", markdown)
     return re.sub(
         r"((?<!!)\[(?:[^][]|!\[[^]]*\]\([^)]*\))*\]\()(?![a-z]+:|#)", rf"\1{REPOSITORY}/blob/{branch}/", markdown
@@ -69,4 +69,4 @@ def absolute_links(markdown: str, branch: str = "main") -> str:
 
 def newest_glibc(library: Path) -> int:
     """Minor version of the newest glibc 2.x that a library needs."""
-    return max([OLDEST, *(int(found) for found in re.findall(rb"GLIBC_2\.(\d+)", library.read_bytes()))])
+    return max([OLDEST, *(int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library.read_bytes()))])

@@ -38,31 +38,33 @@ def main() -> int:
              str(ROOT / "compose" / "compose.yaml")],
         ),
     ]  # fmt: skip
-    unchecked = ["the RayCluster outside of its pods: KubeRay's schema is not on this machine"]
+    gaps = ["the RayCluster outside of its pods: the schema of KubeRay is not on this machine"]
     builder = next(([name, *words] for name, *words in (("kubectl", "kustomize"), ("kustomize", "build"))
                     if shutil.which(name)), None)  # fmt: skip
     if builder is None:
-        unchecked.append("kustomize: neither kubectl nor kustomize is installed; the files were checked one by one")
+        gaps.append("kustomize: neither kubectl nor kustomize is installed; the files were checked one by one")
     for name in KUSTOMIZATIONS:
         folder = ROOT / "kubernetes" / name
         if builder is not None:
-            built = subprocess.run([*builder, str(folder)], capture_output=True, text=True, check=False)
-            failures += report(f"kustomize {name}", [built.stderr.strip()] if built.returncode else [])
-            texts = [built.stdout] if built.returncode == 0 else []
+            build = subprocess.run([*builder, str(folder)], capture_output=True, text=True, check=False)
+            failures += report(f"kustomize {name}", [build.stderr.strip()] if build.returncode else [])
+            texts = [build.stdout] if build.returncode == 0 else []
         else:
             texts = [file.read_text() for file in sorted(folder.glob("*.yaml"))]
-        manifests = [found for text in texts for found in yaml.safe_load_all(text)]
-        failures += report(f"manifests {name}", [fault for found in manifests for fault in manifest_faults(found)])
-    for what in (*unchecked, *NOT_RUN):
-        sys.stdout.write(f"NOT CHECKED  {what}\n")
+        manifests = [manifest for text in texts for manifest in yaml.safe_load_all(text)]
+        failures += report(
+            f"manifests {name}", [fault for manifest in manifests for fault in manifest_faults(manifest)]
+        )
+    for gap in (*gaps, *NOT_RUN):
+        sys.stdout.write(f"NOT CHECKED  {gap}\n")
     sys.stdout.write(f"check-deploy: {len(failures)} faults\n")
     return 1 if failures else 0
 
 
 def run(name: str, command: list[str]) -> list[str]:
     """Run a linter; returns what it found."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return report(name, [(done.stdout + done.stderr).strip()] if done.returncode else [])
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    return report(name, [(process.stdout + process.stderr).strip()] if process.returncode else [])
 
 
 def report(name: str, faults: list[str]) -> list[str]:
@@ -80,9 +82,9 @@ def manifest_faults(manifest: Any) -> Iterator[str]:
     if not isinstance(manifest, dict) or manifest.get("kind") in (None, "Kustomization"):
         return  # settings of kustomize
     name = f"{manifest['kind']} {manifest.get('metadata', {}).get('name')}"
-    for checked in checkable(manifest):
+    for document in checkable(manifest):
         try:
-            kubernetes_validate.validate(checked, KUBERNETES_VERSION, strict=True)
+            kubernetes_validate.validate(document, KUBERNETES_VERSION, strict=True)
         except kubernetes_validate.ValidationError as error:
             yield f"{name}: {'.'.join(map(str, error.path))}: {error.message}"
         except kubernetes_validate.SchemaNotFoundError as error:
@@ -92,7 +94,7 @@ def manifest_faults(manifest: Any) -> Iterator[str]:
 
 
 def checkable(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """The manifest, or pods with the templates of a custom resource, whose own schema Kubernetes does not have."""
+    """The manifest, or pods with the templates of a custom resource, if Kubernetes does not have its schema."""
     if not manifest["apiVersion"].startswith("ray.io/"):
         return [manifest]
     return [
@@ -127,14 +129,18 @@ def pod_faults(spec: dict[str, Any]) -> Iterator[str]:
     if spec.get("automountServiceAccountToken") is not False:
         yield "the pod must not mount a service account's token"
     for container in spec["containers"]:
-        name, resources = container["name"], container.get("resources", {})
+        name = container["name"]
+        resources = container.get("resources", {})
         for kind in ("requests", "limits"):
             if not {"cpu", "memory"} <= set(resources.get(kind, {})):
                 yield f"container {name} must have {kind} of cpu and memory"
-        own = container.get("securityContext", {})
-        if own.get("allowPrivilegeEscalation") is not False or own.get("readOnlyRootFilesystem") is not True:
+        restrictions = container.get("securityContext", {})
+        if (
+            restrictions.get("allowPrivilegeEscalation") is not False
+            or restrictions.get("readOnlyRootFilesystem") is not True
+        ):
             yield f"container {name} must forbid privilege escalation and writes to its root file system"
-        if own.get("capabilities", {}).get("drop") != ["ALL"]:
+        if restrictions.get("capabilities", {}).get("drop") != ["ALL"]:
             yield f"container {name} must drop all capabilities"
         if spec.get("restartPolicy") != "Never" and "livenessProbe" not in container:
             yield f"container {name} must have a liveness probe"

@@ -92,8 +92,8 @@ def store(target: Path) -> None:
 def commands(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Name and arguments of each config."""
     cli(["init", "quick.toml", "--preset", "quick"], folder)
-    plain = (folder / "quick.toml").read_text().partition("[[cohorts]]")[0]
-    (folder / "one.toml").write_text(plain)
+    plain_values = (folder / "quick.toml").read_text().partition("[[cohorts]]")[0]
+    (folder / "one.toml").write_text(plain_values)
     for name, settings in TOURNAMENTS.items():
         config = "quick.toml" if name == "quick" else "one.toml"
         flags = [part for setting in settings.split() for part in ("--set", setting)]
@@ -112,7 +112,7 @@ def commands(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def cli(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a folder, whose trials and prices are its own."""
+    """Run the command line in a folder, with its own trials and prices."""
     return subprocess.run(
         [sys.executable, "-m", "finrl_pod_app.cli.main", *arguments], cwd=folder, capture_output=True, text=True,
         env={**os.environ, "FINRL_POD_HOME": str(folder / "home")},
@@ -123,8 +123,10 @@ def compare(before: Path, after: Path) -> int:
     """Print the values that differ. Returns 1 if one differs by more than the tolerance."""
     worst = 0.0
     for file in sorted(before.glob("*.json")):
-        for place, difference in differences(json.loads(file.read_text()), json.loads((after / file.name).read_text())):
-            sys.stdout.write(f"{file.stem}: {place}: {difference:.2g}\n")
+        for position, difference in differences(
+            json.loads(file.read_text()), json.loads((after / file.name).read_text())
+        ):
+            sys.stdout.write(f"{file.stem}: {position}: {difference:.2g}\n")
             worst = max(worst, difference)
     sys.stdout.write(f"largest relative difference {worst:.2g}\n")
     return int(worst > TOLERANCE)

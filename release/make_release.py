@@ -27,12 +27,12 @@ PERMISSIVE += ("Public Domain", "NCSA", "HPND", "CNRI", "0BSD", "CC0", "Zope")
 
 def run(*command: str | Path, check: bool = True, quiet: bool = False) -> subprocess.CompletedProcess[str]:
     """Run a command; stop with its output if it fails."""
-    done = subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False)
-    if check and done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    process = subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False)
+    if check and process.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: exit {process.returncode}\n{process.stdout}{process.stderr}")
     if not quiet:
-        sys.stdout.write(done.stdout)
-    return done
+        sys.stdout.write(process.stdout)
+    return process
 
 
 def build() -> Path:
@@ -56,7 +56,7 @@ def build() -> Path:
 
 
 def check_kernels(wheel: Path) -> None:
-    """On Linux on x86-64, stop unless a wheel's code, in another folder, finds a library of each source and level."""
+    """On Linux on x86-64, stop unless code of a wheel in another folder finds a library of each source and level."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return
     with tempfile.TemporaryDirectory(prefix="finrl-pod-wheel-") as folder:
@@ -76,12 +76,12 @@ def check_kernels(wheel: Path) -> None:
 def check_installed_kernels(python: Path) -> None:
     """Stop unless the doctor of an installed wheel, without a compiler, loads every kernel."""
     without = {"PATH": str(python.parent), "CXX": "", "HOME": str(python.parents[1])}
-    done = subprocess.run(
+    process = subprocess.run(
         [python.parent / "finrl-pod", "doctor", "--json"], env=without, capture_output=True, text=True, check=False
     )
-    kernels = [found for found in json.loads(done.stdout or "{}").get("findings", []) if found["name"] == "kernels"]
+    kernels = [found for found in json.loads(process.stdout or "{}").get("findings", []) if found["name"] == "kernels"]
     if [found["status"] for found in kernels] != ["ok"] and "x86_64" in platform.machine():
-        sys.exit(f"the installed wheel does not load its kernels: {kernels or done.stderr}")
+        sys.exit(f"the installed wheel does not load its kernels: {kernels or process.stderr}")
 
 
 def describe_dependencies(wheel: Path) -> None:
@@ -104,29 +104,33 @@ def licences(python: Path) -> None:
     packages = json.loads(run(BIN / "pip-licenses", f"--python={python}", *form, quiet=True).stdout)
     packages = sorted((p for p in packages if p["Name"] != "finrl-pod"), key=lambda p: p["Name"].lower())
     short = {p["Name"]: p["License"].splitlines()[0][:80] for p in packages}
-    other = [name for name, text in short.items() if not any(known.lower() in text.lower() for known in PERMISSIVE)]
+    licences_to_read = [
+        name for name, text in short.items() if not any(known.lower() in text.lower() for known in PERMISSIVE)
+    ]
     lines = ["# Licences of dependencies", "", "Extras sources, indicators, paper and dashboard included.", ""]
     lines += [f"- {count} × {text}" for text, count in Counter(short.values()).most_common()]
-    lines += ["", f"Not on the list of permissive licences, to be read: {', '.join(other) or 'none'}.", ""]
+    lines += ["", f"Not on the list of permissive licences, to be read: {', '.join(licences_to_read) or 'none'}.", ""]
     lines += ["| package | version | licence |", "|---|---|---|"]
     lines += [f"| [{p['Name']}]({p['URL']}) | {p['Version']} | {short[p['Name']]} |" for p in packages]
     (DIST / "licences.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    sys.stdout.write(f"licences: {len(packages)} packages, to be read: {', '.join(other) or 'none'}\n")
+    sys.stdout.write(f"licences: {len(packages)} packages, to be read: {', '.join(licences_to_read) or 'none'}\n")
 
 
 def audit(python: Path) -> None:
     """Write audit.json, known vulnerabilities; only a note where their database cannot be reached."""
     (packages,) = (python.parents[1] / "lib").glob("python*/site-packages")
     command = (BIN / "pip-audit", "--path", packages, "--format", "json", "--progress-spinner", "off")
-    done = run(*command, check=False, quiet=True)
+    process = run(*command, check=False, quiet=True)
     try:
-        found = json.loads(done.stdout)
+        report = json.loads(process.stdout)
     except ValueError:
         sys.stdout.write("audit: NOT DONE, the database of vulnerabilities cannot be reached\n")
         return
-    (DIST / "audit.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    known = [f"{p['name']} {p['version']}: {v['id']}" for p in found["dependencies"] for v in p.get("vulns", [])]
-    sys.stdout.write(f"audit: {len(known)} known vulnerabilities {' '.join(known)}\n")
+    (DIST / "audit.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    vulnerabilities = [
+        f"{p['name']} {p['version']}: {v['id']}" for p in report["dependencies"] for v in p.get("vulns", [])
+    ]
+    sys.stdout.write(f"audit: {len(vulnerabilities)} known vulnerabilities {' '.join(vulnerabilities)}\n")
 
 
 def checksums() -> None:

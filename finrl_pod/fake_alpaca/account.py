@@ -46,9 +46,9 @@ class Ledger:
 
     def book_fill(self, order: Order, qty: Decimal, price: Decimal, moment: float, cost_bps: Decimal) -> None:
         """Move cash and shares and add a FILL activity; `order` already includes the fill."""
-        signed = qty * order.sign
-        self.cash -= signed * price
-        self._change_holding(order.symbol, signed, price)
+        signed_quantity = qty * order.sign
+        self.cash -= signed_quantity * price
+        self._change_holding(order.symbol, signed_quantity, price)
         self._add_activity(
             moment,
             "FILL",
@@ -77,28 +77,28 @@ class Ledger:
         holding = self.holdings.get(symbol)
         if holding is None:
             return
-        before = holding.qty
+        shares_before = holding.qty
         holding.qty = holding.qty * ratio
         holding.entry = holding.entry / ratio
         self._add_non_trade_activity(
-            moment, "SPLIT", symbol, f"split {decimal_text(ratio)} for 1", qty=decimal_text(holding.qty - before)
+            moment, "SPLIT", symbol, f"split {decimal_text(ratio)} for 1", qty=decimal_text(holding.qty - shares_before)
         )
 
-    def _change_holding(self, symbol: str, signed: Decimal, price: Decimal) -> None:
+    def _change_holding(self, symbol: str, signed_quantity: Decimal, price: Decimal) -> None:
         holding = self.holdings.get(symbol)
         if holding is None:
-            self.holdings[symbol] = Holding(signed, price)
+            self.holdings[symbol] = Holding(signed_quantity, price)
             return
-        before = holding.qty
-        after = holding.qty + signed
-        if after == 0:
+        shares_before = holding.qty
+        shares_after = holding.qty + signed_quantity
+        if shares_after == 0:
             del self.holdings[symbol]
             return
-        if before * after < 0:
+        if shares_before * shares_after < 0:
             holding.entry = price
-        elif abs(after) > abs(before):
-            holding.entry = (holding.entry * before + price * signed) / after
-        holding.qty = after
+        elif abs(shares_after) > abs(shares_before):
+            holding.entry = (holding.entry * shares_before + price * signed_quantity) / shares_after
+        holding.qty = shares_after
 
     def _add_non_trade_activity(
         self, moment: float, kind: str, symbol: str, description: str, *, qty: str | None = "0",
@@ -140,12 +140,12 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Balances:
-    """Values and buying power of the account in dollars. short is negative; reserved is held back by open orders."""
+    """Values and buying power of the account in dollars. short is negative; open orders hold reserved_cash back."""
 
     equity: Decimal
     long: Decimal
     short: Decimal
-    reserved: Decimal
+    reserved_cash: Decimal
     buying_power: Decimal
     cash_buying_power: Decimal
 
@@ -159,16 +159,16 @@ def compute_balances(
     """
     long = sum((h.qty * prices[s] for s, h in ledger.holdings.items() if h.qty > 0), Decimal(0))
     short = sum((h.qty * prices[s] for s, h in ledger.holdings.items() if h.qty < 0), Decimal(0))
-    reserved = sum((opening_quantity(o, ledger.qty(o.symbol)) * o.reserve for o in open_orders), Decimal(0))
+    reserved_cash = sum((opening_quantity(o, ledger.qty(o.symbol)) * o.reserve for o in open_orders), Decimal(0))
     equity = ledger.cash + long + short
-    cash_power = ledger.cash - reserved
-    power = cash_power if multiplier == 1 else multiplier * equity - long + short - reserved
-    return Balances(equity, long, short, reserved, max(power, Decimal(0)), max(cash_power, Decimal(0)))
+    cash_power = ledger.cash - reserved_cash
+    power = cash_power if multiplier == 1 else multiplier * equity - long + short - reserved_cash
+    return Balances(equity, long, short, reserved_cash, max(power, Decimal(0)), max(cash_power, Decimal(0)))
 
 
-def opening_quantity(order: Order, held: Decimal) -> Decimal:
+def opening_quantity(order: Order, shares_held: Decimal) -> Decimal:
     """Shares of an order that open exposure: those beyond closing the existing position."""
-    closable = max(-held * order.sign, Decimal(0))
+    closable = max(-shares_held * order.sign, Decimal(0))
     return max(order.remaining - closable, Decimal(0))
 
 
@@ -196,8 +196,8 @@ class Account:
         number = len(self.orders)
         name = str(uuid.uuid5(ID_NAMESPACE, f"{self._seed}/{self.account_number}/order/{number}"))
         self._last_stamp = max(round(moment * _MICROSECONDS), self._last_stamp + 1)
-        held = self.ledger.qty(ticket.symbol)
-        closing = held < 0 if ticket.side == "buy" else held > 0
+        shares_held = self.ledger.qty(ticket.symbol)
+        closing = shares_held < 0 if ticket.side == "buy" else shares_held > 0
         defaults = {
             "client_order_id": ticket.client_order_id or str(uuid.uuid5(ID_NAMESPACE, f"{name}/client")),
             "position_intent": ticket.position_intent or f"{ticket.side}_to_{'close' if closing else 'open'}",
@@ -206,7 +206,7 @@ class Account:
             **{**vars(ticket), **defaults},
             number=number,
             id=name,
-            submitted=self._last_stamp / _MICROSECONDS,
+            submitted_at=self._last_stamp / _MICROSECONDS,
             expires=expires,
             reserve=reserve,
             origin=origin,
@@ -218,11 +218,11 @@ class Account:
 
     def find(self, order_id: str) -> Order:
         """The order with an id. Raises ApiError (404) if there is none."""
-        return _found(self.orders, order_id)
+        return _find_order(self.orders, order_id)
 
     def find_by_client_id(self, client_order_id: str) -> Order:
         """The order with a client order id. Raises ApiError (404) if there is none."""
-        return _found(self.by_client_id, client_order_id)
+        return _find_order(self.by_client_id, client_order_id)
 
     def open_orders(self) -> list[Order]:
         """Orders that can still fill, oldest first."""
@@ -230,9 +230,9 @@ class Account:
 
     def available(self, symbol: str) -> Decimal:
         """Shares held that no open order reserves for closing."""
-        held = self.ledger.qty(symbol)
-        reserved = (o.remaining for o in self.open_orders() if o.symbol == symbol and o.sign * held < 0)
-        return max(abs(held) - sum(reserved, Decimal(0)), Decimal(0))
+        shares_held = self.ledger.qty(symbol)
+        reserved_shares = (o.remaining for o in self.open_orders() if o.symbol == symbol and o.sign * shares_held < 0)
+        return max(abs(shares_held) - sum(reserved_shares, Decimal(0)), Decimal(0))
 
     def open_new_account(self, cash: Decimal) -> None:
         """Replace the ledger by the ledger of a new account with another number and only cash; orders are kept."""
@@ -244,8 +244,8 @@ class Account:
     def publish_order_event(self, event: str, order: Order, moment: float, **fill: Any) -> None:
         """Send an event of an order to the listeners; a finished order is removed from the open orders."""
         self._executions += 1
-        if not order.updated:
-            order.updated = order.submitted
+        if not order.updated_at:
+            order.updated_at = order.submitted_at
         if not order.open:
             self._open.pop(order.id, None)
         self.publish(
@@ -286,7 +286,7 @@ class Account:
         self._last_stamp = values["stamp"]
 
 
-def _found(orders: Mapping[str, Order], name: str) -> Order:
+def _find_order(orders: Mapping[str, Order], name: str) -> Order:
     order = orders.get(name)
     if order is None:
         raise ApiError(404, NOT_FOUND, f"order not found for {name}")

@@ -115,21 +115,21 @@ def _change_conditions(server: ControlledServer, change: Mapping[str, Any]) -> N
 
     Raises InputError for an unknown key.
     """
-    known = {"halted", "untradable", "suspended", "stale_after", "edits", *_NUMERIC_CONDITIONS}
-    unknown = set(change) - known
+    known_keys = {"halted", "untradable", "suspended", "stale_after", "edits", *_NUMERIC_CONDITIONS}
+    unknown = set(change) - known_keys
     if unknown:
-        raise InputError(f"unknown conditions {', '.join(sorted(unknown))}; use {', '.join(sorted(known))}")
+        raise InputError(f"unknown conditions {', '.join(sorted(unknown))}; use {', '.join(sorted(known_keys))}")
     exchange = server.exchange
     moment = server.clock.seconds()
     exchange.advance(moment)
-    resumed = exchange.conditions.halted - set(change["halted"]) if "halted" in change else set()
-    exchange.conditions.halted |= set(change.get("halted", ()))
-    for symbol in sorted(resumed):
+    resumed_symbols = exchange.conditions.halted_symbols - set(change["halted"]) if "halted" in change else set()
+    exchange.conditions.halted_symbols |= set(change.get("halted", ()))
+    for symbol in sorted(resumed_symbols):
         exchange.resume(symbol, moment)
     if "untradable" in change:
         exchange.conditions.untradable = set(change["untradable"])
     if "suspended" in change:
-        exchange.conditions.suspended = change["suspended"] is True
+        exchange.conditions.is_suspended = change["suspended"] is True
     for name in _NUMERIC_CONDITIONS:
         if name in change:
             setattr(exchange.conditions, name, float(change[name]))

@@ -53,7 +53,7 @@ class MarketData:
     def bars(self, query: Mapping[str, str], moment: float) -> dict[str, Any]:
         """GET stocks/bars: sorted by symbol, then time, so that the first page may hold a single symbol."""
         parameters = _parameters(query)
-        requested = self._symbols(query)
+        requested_symbols = self._symbols(query)
         timeframe = query.get("timeframe") or ""
         minutes = 0 if timeframe in ("1Day", "1D") else self._minutes_of(timeframe)
         adjustment = query.get("adjustment") or "raw"
@@ -70,9 +70,9 @@ class MarketData:
             starts = bar_starts(days, minutes, start, end, moment)
             if query.get("sort") == "desc":
                 starts.reverse()
-            return self._minute_page(sorted(requested), starts, minutes, (first, limit), adjustment, as_of)
+            return self._minute_page(sorted(requested_symbols), starts, minutes, (first, limit), adjustment, as_of)
         available = self._available_bars(
-            sorted(requested), start, end, moment, newest_first=query.get("sort") == "desc"
+            sorted(requested_symbols), start, end, moment, newest_first=query.get("sort") == "desc"
         )
         page: dict[str, list[dict[str, Any]]] = {}
         for symbol, session in available[first : first + limit]:
@@ -87,23 +87,23 @@ class MarketData:
         """Minute bars from `starts` on, by symbol, then time. page: number of the first bar, and of bars."""
         (first, limit) = page
         total = len(starts) * len(symbols)
-        found: dict[str, list[dict[str, Any]]] = {}
-        for place in range(first, min(first + limit, total)):
-            symbol = symbols[place // len(starts)]
-            start = starts[place % len(starts)]
+        page_bars: dict[str, list[dict[str, Any]]] = {}
+        for index in range(first, min(first + limit, total)):
+            symbol = symbols[index // len(starts)]
+            start = starts[index % len(starts)]
             session = self.prices.sessions.current(start)
-            if session is None or self._removed(symbol, session):
+            if session is None or self._is_removed(symbol, session):
                 continue
             bar = minute_bar(self.prices, symbol, session, start, minutes, adjustment, as_of)
             if bar is not None:
-                found.setdefault(symbol, []).append(bar)
-        return {"bars": found, "next_page_token": next_page_token(first, limit, total)}
+                page_bars.setdefault(symbol, []).append(bar)
+        return {"bars": page_bars, "next_page_token": next_page_token(first, limit, total)}
 
     def _minutes_of(self, timeframe: str) -> int:
         """Minutes of a timeframe; hours start on the clock around the clock only."""
         return 60 if self.prices.sessions.continuous and timeframe in ("1Hour", "1H") else minutes_of(timeframe)
 
-    def _removed(self, symbol: str, session: Session) -> bool:
+    def _is_removed(self, symbol: str, session: Session) -> bool:
         edits = self.flaws.edits
         stale = self.flaws.stale_after
         if stale and session.date.isoformat() > stale:
@@ -125,19 +125,19 @@ class MarketData:
         start = parameters.day("start", allow_time=False) or today
         end = parameters.day("end", allow_time=False) or today
         limit = parameters.integer("limit", _DEFAULT_ACTIONS_PER_PAGE, _MAX_ACTIONS_PER_PAGE)
-        found = []
+        entries = []
         for action in sorted(self.prices.actions, key=lambda a: a.ex_date):
             kind = _kind(action)
             if not start <= date.fromisoformat(action.ex_date) <= end or (symbols and action.symbol not in symbols):
                 continue
             if kinds and kind not in kinds:
                 continue
-            found.append((f"{kind}s", _action_json(action, kind)))
+            entries.append((f"{kind}s", _action_json(action, kind)))
         first = parameters.page_start()
         page: dict[str, list[dict[str, Any]]] = {}
-        for group, entry in found[first : first + limit]:
+        for group, entry in entries[first : first + limit]:
             page.setdefault(group, []).append(entry)
-        return {"corporate_actions": page, "next_page_token": next_page_token(first, limit, len(found))}
+        return {"corporate_actions": page, "next_page_token": next_page_token(first, limit, len(entries))}
 
     def _symbols(self, query: Mapping[str, str]) -> list[str]:
         names = [s for s in (query.get("symbols") or "").split(",") if s]
@@ -167,24 +167,26 @@ class MarketData:
 
         The bar of the current session is available from its open on.
         """
-        opened = self.prices.sessions.opened(moment)
-        if opened is None:
+        session = self.prices.sessions.last_opened(moment)
+        if session is None:
             return []
-        last = min(new_york(end).date(), opened.date)
+        last = min(new_york(end).date(), session.date)
         days = self.prices.sessions.between(new_york(start).date(), last)
         rows = [(self.prices.row_of(day.date), day) for day in days if start <= day.midnight <= end]
         stale = self.flaws.stale_after
-        kept = [(row, day) for row, day in rows if row is not None and (not stale or day.date.isoformat() <= stale)]
+        rows_in_range = [
+            (row, day) for row, day in rows if row is not None and (not stale or day.date.isoformat() <= stale)
+        ]
         if newest_first:
-            kept.reverse()
-        removed = {key for key, edit in self.flaws.edits.items() if not edit}
-        found = []
+            rows_in_range.reverse()
+        removed_bars = {key for key, edit in self.flaws.edits.items() if not edit}
+        bars = []
         for symbol in symbols:
-            if (symbol, "") in removed:
+            if (symbol, "") in removed_bars:
                 continue
-            tradable = self.prices.tradable_rows(symbol, [row for row, _ in kept])
-            found += [(symbol, day) for (_, day), has_bar in zip(kept, tradable, strict=True) if has_bar]
-        return [(s, day) for s, day in found if (s, day.date.isoformat()) not in removed] if removed else found
+            tradable = self.prices.tradable_rows(symbol, [row for row, _ in rows_in_range])
+            bars += [(symbol, day) for (_, day), has_bar in zip(rows_in_range, tradable, strict=True) if has_bar]
+        return [(s, day) for s, day in bars if (s, day.date.isoformat()) not in removed_bars] if removed_bars else bars
 
     def _bar(self, symbol: str, session: Session, adjustment: str, moment: float, as_of: int) -> dict[str, Any] | None:
         row = self.prices.row_of(session.date)
@@ -199,8 +201,8 @@ class MarketData:
         bar: dict[str, Any] = {"t": timestamp(session.midnight)[:19] + "Z"}
         bar |= {key: values[name] for name, key in _BAR_KEYS.items()}
         bar |= {"v": int(values["volume"]), "n": 0, "vw": values["close"]}
-        for place in ((symbol, ""), (symbol, day)):
-            edit = self.flaws.edits.get(place)
+        for edit_key in ((symbol, ""), (symbol, day)):
+            edit = self.flaws.edits.get(edit_key)
             if edit is not None and not edit:
                 return None
             for key, value in (edit or {}).items():
@@ -214,12 +216,12 @@ class MarketData:
         """Bar of a session that is still open, from its price path up to now. Today's prices are raw prices."""
         path = self.prices.path(symbol, session) or []
         price = self.prices.price_at(symbol, moment) or values["close"]
-        reached = [p for t, p in path if t <= moment] + [price]
+        path_prices = [p for t, p in path if t <= moment] + [price]
         elapsed = (moment - session.open) / (session.close - session.open)
         return {
-            "open": reached[0],
-            "high": max(reached),
-            "low": min(reached),
+            "open": path_prices[0],
+            "high": max(path_prices),
+            "low": min(path_prices),
             "close": price,
             "volume": values["volume"] * elapsed,
         }
@@ -229,8 +231,8 @@ class MarketData:
         return self.prices.last_row_by(new_york(moment).date())
 
     def _last_session(self, symbol: str, moment: float) -> Session | None:
-        opened = self.prices.sessions.opened(moment)
-        row = None if opened is None else self.prices.last_row_of(symbol, opened.date)
+        session = self.prices.sessions.last_opened(moment)
+        row = None if session is None else self.prices.last_row_of(symbol, session.date)
         return None if row is None else self.prices.sessions.on(self.prices.dates[row])
 
     def _trade(self, symbol: str, moment: float) -> dict[str, Any] | None:
@@ -239,14 +241,14 @@ class MarketData:
         if session is None or price is None:
             return None
         stale = self.flaws.stale_after
-        at = min(moment, session.close)
+        trade_time = min(moment, session.close)
         if stale and session.date.isoformat() > stale:
             return None
-        return {"t": timestamp(at), "x": "V", "p": price, "s": 100, "c": ["@"], "i": int(at), "z": "C"}
+        return {"t": timestamp(trade_time), "x": "V", "p": price, "s": 100, "c": ["@"], "i": int(trade_time), "z": "C"}
 
 
 def _parameters(query: Mapping[str, str]) -> QueryParameters:
-    """Query of the market data API, whose errors have status 400 and no code."""
+    """Query of the market data API. Its errors have status 400 and no code."""
     return QueryParameters(query, 400, None)
 
 
@@ -275,21 +277,21 @@ def _action_json(action: CorporateAction, kind: str) -> dict[str, Any]:
 
 def minutes_of(timeframe: str) -> int:
     """Minutes of a timeframe such as "1Min" or "5T". Raises ApiError for one that is not served."""
-    found = _TIMEFRAME.match(timeframe)
-    if found is None or int(found[1]) not in _LENGTHS:
-        served = ", ".join(f"{n}Min" for n in _LENGTHS)
-        raise ApiError(400, None, f"invalid timeframe: {timeframe[:20]!r}; this fake server has 1Day and {served}")
-    return int(found[1])
+    match = _TIMEFRAME.match(timeframe)
+    if match is None or int(match[1]) not in _LENGTHS:
+        timeframes = ", ".join(f"{n}Min" for n in _LENGTHS)
+        raise ApiError(400, None, f"invalid timeframe: {timeframe[:20]!r}; this fake server has 1Day and {timeframes}")
+    return int(match[1])
 
 
 def bar_starts(sessions: Sequence[Session], minutes: int, start: float, end: float, now: float) -> list[float]:
     """Starts of the bars with start <= their start <= end that are complete at `now`."""
     length = 60.0 * minutes
     return [
-        at
+        bar_start
         for session in sessions
-        for at in (session.open + length * k for k in range(int((session.close - session.open) // length)))
-        if start <= at <= end and at + length <= now
+        for bar_start in (session.open + length * k for k in range(int((session.close - session.open) // length)))
+        if start <= bar_start <= end and bar_start + length <= now
     ]
 
 
@@ -311,9 +313,9 @@ def minute_bar(
     values = [p for _, p in path]
     first, last = (float(np.interp(t, times, values)) for t in (start, end))
     corners = [p for t, p in path if start < t < end]
-    reached = [p * factor for p in (first, last, *corners)]
+    path_prices = [p * factor for p in (first, last, *corners)]
     volume = adjusted["volume"] * _volume_share(session, start, end)
-    bar = {"t": timestamp(start)[:19] + "Z", "o": first * factor, "h": max(reached), "l": min(reached)}
+    bar = {"t": timestamp(start)[:19] + "Z", "o": first * factor, "h": max(path_prices), "l": min(path_prices)}
     return bar | {"c": last * factor, "v": int(volume), "n": minutes, "vw": (first + last) / 2 * factor}
 
 

@@ -63,7 +63,7 @@ class Exchange(Account):
         if not self.prices.has_symbol(ticket.symbol):
             raise ApiError(422, UNPROCESSABLE, f'asset "{ticket.symbol}" not found')
         self._check_unique(ticket.client_order_id)
-        if self.conditions.suspended:
+        if self.conditions.is_suspended:
             raise ApiError(403, FORBIDDEN, "new orders are rejected by user request")
         if not self.tradable(ticket.symbol, moment):
             raise ApiError(422, UNPROCESSABLE, f'asset "{ticket.symbol}" is not tradable')
@@ -100,38 +100,38 @@ class Exchange(Account):
         It takes the place of the original after `replace_delay`, or is rejected if the original ends before.
         """
         self.advance(moment)
-        old = self.find(order_id)
-        if not old.open or old.status in _NOT_REPLACEABLE:
+        original = self.find(order_id)
+        if not original.open or original.status in _NOT_REPLACEABLE:
             raise ApiError(
-                422, UNPROCESSABLE, f'unable to replace order, order isn\'t in a replaceable state: "{old.status}"'
+                422, UNPROCESSABLE, f'unable to replace order, order isn\'t in a replaceable state: "{original.status}"'
             )
         if not isinstance(body, Mapping) or not body:
             raise ApiError(422, INVALID_PARAMETER, "at least one field must be replaced")
-        if old.notional is not None:
+        if original.notional is not None:
             raise ApiError(422, INVALID_PARAMETER, "notional orders cannot be replaced")
-        qty = validation.parse_decimal(body, "qty") or old.qty
+        qty = validation.parse_decimal(body, "qty") or original.qty
         assert qty is not None
         if qty <= 0:
             raise ApiError(422, INVALID_PARAMETER, "qty must be > filled qty")
-        limit = validation.parse_decimal(body, "limit_price") or old.limit_price
-        stop = validation.parse_decimal(body, "stop_price") or old.stop_price
+        limit = validation.parse_decimal(body, "limit_price") or original.limit_price
+        stop = validation.parse_decimal(body, "stop_price") or original.stop_price
         replacement = {
-            **{f: getattr(old, f) for f in ("symbol", "side", "type", "extended_hours")},
+            **{f: getattr(original, f) for f in ("symbol", "side", "type", "extended_hours")},
             "qty": str(qty),
-            "time_in_force": body.get("time_in_force") or old.time_in_force,
+            "time_in_force": body.get("time_in_force") or original.time_in_force,
             "limit_price": decimal_text(limit),
             "stop_price": decimal_text(stop),
             "client_order_id": body.get("client_order_id"),
         }
         ticket = validation.parse_order(replacement, self.settings)
         self._check_unique(ticket.client_order_id)
-        reserve = limit or self.price(old.symbol, moment)
-        new = self.create_order(ticket, moment, self._lifecycle.expiry(ticket, moment), reserve, old.origin)
-        self._check_affordable(new, moment, instead_of=old)
-        new.replaces = old.id
+        reserve = limit or self.price(original.symbol, moment)
+        new = self.create_order(ticket, moment, self._lifecycle.expiry(ticket, moment), reserve, original.origin)
+        self._check_affordable(new, moment, instead_of=original)
+        new.replaces = original.id
         self.add_order(new)
-        old.status = "pending_replace"
-        self.publish_order_event("pending_replace", old, moment)
+        original.status = "pending_replace"
+        self.publish_order_event("pending_replace", original, moment)
         self._queue.add(moment + self.conditions.replace_delay, "replace", new.id)
         self.advance(moment)
         return new
@@ -173,7 +173,7 @@ class Exchange(Account):
     def resume(self, symbol: str, moment: float) -> None:
         """End a trading halt and reschedule the orders that were waiting."""
         self.advance(moment)
-        self.conditions.halted.discard(symbol)
+        self.conditions.halted_symbols.discard(symbol)
         for order in self.open_orders():
             if order.symbol == symbol and order.status in ("new", "partially_filled"):
                 self._lifecycle.schedule_fill(order, moment)
@@ -183,14 +183,14 @@ class Exchange(Account):
             raise ApiError(422, self.settings.duplicate_code, "client_order_id must be unique")
 
     def _check_affordable(self, order: Order, moment: float, instead_of: Order | None = None) -> None:
-        held = self.ledger.qty(order.symbol)
-        if order.side == "sell" and held > 0:
-            released = instead_of.remaining if instead_of else 0
-            validation.check_available_shares(order, held, self.available(order.symbol) + released)
+        shares_held = self.ledger.qty(order.symbol)
+        if order.side == "sell" and shares_held > 0:
+            released_shares = instead_of.remaining if instead_of else 0
+            validation.check_available_shares(order, shares_held, self.available(order.symbol) + released_shares)
             return
         if order.side == "sell":
             validation.check_short_sale(order, allowed=self.shorting)
-        validation.check_buying_power(order, held, self.balances(moment, without=instead_of).buying_power)
+        validation.check_buying_power(order, shares_held, self.balances(moment, without=instead_of).buying_power)
 
     # ---- time -----------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Exchange(Account):
             **super().state(),
             "due": self._queue.state(),
             "now": self.now,
-            "halted": sorted(self.conditions.halted),
+            "halted": sorted(self.conditions.halted_symbols),
             "untradable": sorted(self.conditions.untradable),
         }
 
@@ -259,7 +259,7 @@ class Exchange(Account):
             super().restore(values)
             self._queue.restore(values["due"])
             self.now = values["now"]
-            self.conditions.halted = set(values["halted"])
+            self.conditions.halted_symbols = set(values["halted"])
             self.conditions.untradable = set(values["untradable"])
         except (KeyError, TypeError, ValueError):
             raise InputError("the fake server's state file is damaged; delete it or use another --state file") from None

@@ -65,8 +65,8 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.kind not in REQUEST_KINDS and self.kind not in STREAM_KINDS:
-            known = ", ".join([*REQUEST_KINDS, *STREAM_KINDS])
-            raise InputError(f"unknown fault kind {self.kind!r}; use one of {known}")
+            known_kinds = ", ".join([*REQUEST_KINDS, *STREAM_KINDS])
+            raise InputError(f"unknown fault kind {self.kind!r}; use one of {known_kinds}")
         try:
             re.compile(self.path)
         except re.error as error:
@@ -79,10 +79,10 @@ class Fault:
     @classmethod
     def from_json(cls, values: Any) -> Fault:
         """A rule from a JSON object. Raises InputError for a missing kind or an unknown key."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        if not isinstance(values, Mapping) or not set(values) <= known or "kind" not in values:
+        field_names = {f.name for f in dataclasses.fields(cls)}
+        if not isinstance(values, Mapping) or not set(values) <= field_names or "kind" not in values:
             raise InputError(
-                f"{values!r} is not a fault; write an object with kind and any of {', '.join(sorted(known))}"
+                f"{values!r} is not a fault; write an object with kind and any of {', '.join(sorted(field_names))}"
             )
         return cls(**values)
 

@@ -81,7 +81,7 @@ def first_part(order: Order, left: Decimal, conditions: MarketConditions, seed: 
     partial, share, gap = rng.random(3)
     if partial >= conditions.partial:
         return left, 0.0
-    part = left * Decimal(repr(_MIN_FIRST_PART + _FIRST_PART_RANGE * float(share)))
-    whole = order.qty is not None and order.qty % 1 == 0
-    quantity = part.to_integral_value() if whole else floor_shares(part)
+    first_quantity = left * Decimal(repr(_MIN_FIRST_PART + _FIRST_PART_RANGE * float(share)))
+    is_whole = order.qty is not None and order.qty % 1 == 0
+    quantity = first_quantity.to_integral_value() if is_whole else floor_shares(first_quantity)
     return (quantity, float(gap) * conditions.partial_gap) if 0 < quantity < left else (left, 0.0)

@@ -104,7 +104,7 @@ class OrderLifecycle:
         if session is None:
             raise ApiError(422, UNPROCESSABLE, "the panel of this fake server has ended")
         if ticket.time_in_force == "gtc":
-            last = self._prices.sessions.closed(moment + _GTC_SECONDS) or session
+            last = self._prices.sessions.last_closed(moment + _GTC_SECONDS) or session
             return max(last.close, session.close)
         return session.at(_EXTENDED_CLOSE_HOUR) if ticket.extended_hours else session.close
 
@@ -129,19 +129,19 @@ class OrderLifecycle:
             self._queue.add(due, "fill" if fills else "lapse", order.id)
             return
         start = max(moment, session.open)
-        found = None if path is None else matching.first_execution(order, path, start)
+        execution_time = None if path is None else matching.first_execution(order, path, start)
         if order.time_in_force in ("ioc", "fok"):
-            self._queue.add(start, "fill" if found == start else "lapse", order.id)
+            self._queue.add(start, "fill" if execution_time == start else "lapse", order.id)
             return
-        if found is not None:
-            self._queue.add(found + self._conditions.fill_delay, "fill", order.id)
+        if execution_time is not None:
+            self._queue.add(execution_time + self._conditions.fill_delay, "fill", order.id)
         elif order.time_in_force == "gtc" and session.close < order.expires:
             self._queue.add(self._prices.sessions.next_open(session.open).open, "again", order.id)
 
     def close(self, order: Order, status: str, moment: float) -> None:
         """End an order with a final status; its fills remain."""
         order.status = status
-        order.updated = moment
+        order.updated_at = moment
         order.moments["failed" if status == "rejected" else status] = moment
         self._account.publish_order_event(status, order, moment)
 
@@ -172,21 +172,21 @@ class OrderLifecycle:
             self.close(self._account.orders[order_id], "canceled", moment)
 
     def _on_replace(self, new_id: str, moment: float) -> None:
-        new = self._account.orders[new_id]
-        old = self._account.orders[str(new.replaces)]
-        if not new.open:
+        replacement = self._account.orders[new_id]
+        original = self._account.orders[str(replacement.replaces)]
+        if not replacement.open:
             return
-        if old.status != "pending_replace":
+        if original.status != "pending_replace":
             # The original was filled, or ended otherwise, before the replacement took effect.
-            self.close(new, "rejected", moment)
-            self._account.publish_order_event("order_replace_rejected", old, moment)
+            self.close(replacement, "rejected", moment)
+            self._account.publish_order_event("order_replace_rejected", original, moment)
             return
-        old.status = "replaced"
-        old.replaced_by = new.id
-        old.moments["replaced"] = old.updated = moment
-        self._account.publish_order_event("replaced", old, moment)
-        new.status = "pending_new"
-        self.start(new, moment)
+        original.status = "replaced"
+        original.replaced_by = replacement.id
+        original.moments["replaced"] = original.updated_at = moment
+        self._account.publish_order_event("replaced", original, moment)
+        replacement.status = "pending_new"
+        self.start(replacement, moment)
 
     def _on_fill(self, order_id: str, moment: float) -> None:
         """Fill an order wholly or in its first part. Orders with a pending cancel or replacement still fill."""
@@ -196,7 +196,7 @@ class OrderLifecycle:
             return
         if session is None:
             return
-        if order.symbol in self._conditions.halted:
+        if order.symbol in self._conditions.halted_symbols:
             if order.time_in_force not in ("day", "gtc"):
                 self.close(order, "canceled", moment)
             return
@@ -217,7 +217,7 @@ class OrderLifecycle:
         current = self._prices.sessions.current(moment)
         if current is not None:
             return current
-        last = self._prices.sessions.closed(moment)
+        last = self._prices.sessions.last_closed(moment)
         closing = last is not None and order.time_in_force == "cls" and last.date == new_york(moment).date()
         return last if closing else None
 
@@ -226,7 +226,7 @@ class OrderLifecycle:
         order.value += quantity * price
         pending = order.status if order.status in PENDING_CHANGE else None
         order.status = "filled" if complete else pending or "partially_filled"
-        order.updated = moment
+        order.updated_at = moment
         if complete:
             order.moments["filled"] = moment
         self._account.ledger.book_fill(order, quantity, price, moment, self._settings.cost_bps)
@@ -242,4 +242,4 @@ class OrderLifecycle:
             self._account.publish_order_event("order_cancel_rejected", order, moment)
 
     def _is_halted(self, symbol: str, session: Session) -> bool:
-        return symbol in self._conditions.halted or not self._prices.trades_on(symbol, session.date)
+        return symbol in self._conditions.halted_symbols or not self._prices.trades_on(symbol, session.date)

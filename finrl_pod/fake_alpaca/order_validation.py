@@ -98,11 +98,11 @@ def parse_decimal(body: Mapping[str, Any], name: str) -> Decimal | None:
         raise _invalid(f"{name} is not a number") from None
 
 
-def _parse_choice(body: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> str:
+def _parse_choice(body: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
     value = body.get(name)
     if value is None:
         raise _invalid(f"{name} is required")
-    if value not in allowed:
+    if value not in choices:
         raise _invalid(f"invalid {name}: {value}")
     return str(value)
 
@@ -110,10 +110,10 @@ def _parse_choice(body: Mapping[str, Any], name: str, allowed: tuple[str, ...]) 
 def _check_prices(ticket: OrderTicket, *, crypto: bool) -> None:
     for name in ("limit_price", "stop_price"):
         price = getattr(ticket, name)
-        required = name in _PRICES_OF_TYPE.get(ticket.type, ())
-        if required and price is None:
+        is_required = name in _PRICES_OF_TYPE.get(ticket.type, ())
+        if is_required and price is None:
             raise _invalid(f"{ticket.type} orders require {name.replace('_', ' ')}")
-        if not required and price is not None:
+        if not is_required and price is not None:
             raise _invalid(f"{ticket.type} orders require no {name.replace('_', ' ')}")
         if price is not None:
             _check_price_increment(name, price)
@@ -191,18 +191,18 @@ def check_wash_trade(order: Order, others: Iterable[Order]) -> None:
         )
 
 
-def check_available_shares(order: Order, held: Decimal, available: Decimal) -> None:
+def check_available_shares(order: Order, shares_held: Decimal, available: Decimal) -> None:
     """Refuse a sale from a long position if other open orders leave too few shares available."""
     if order.remaining > available:
-        requested = decimal_text(order.remaining)
+        requested_quantity = decimal_text(order.remaining)
         left = decimal_text(available)
         raise ApiError(
             403,
             FORBIDDEN,
-            f"insufficient qty available for order (requested: {requested}, available: {left})",
+            f"insufficient qty available for order (requested: {requested_quantity}, available: {left})",
             available=left,
-            existing_qty=decimal_text(held),
-            held_for_orders=decimal_text(held - available),
+            existing_qty=decimal_text(shares_held),
+            held_for_orders=decimal_text(shares_held - available),
             symbol=order.symbol,
         )
 
@@ -215,9 +215,9 @@ def check_short_sale(order: Order, *, allowed: bool) -> None:
         raise ApiError(422, UNPROCESSABLE, "fractional orders cannot be sold short")
 
 
-def check_buying_power(order: Order, held: Decimal, buying_power: Decimal) -> None:
+def check_buying_power(order: Order, shares_held: Decimal, buying_power: Decimal) -> None:
     """Refuse an order whose newly opened exposure costs more than the buying power."""
-    cost = opening_quantity(order, held) * order.reserve if order.notional is None else order.notional
+    cost = opening_quantity(order, shares_held) * order.reserve if order.notional is None else order.notional
     if cost > buying_power:
         raise ApiError(
             403,

@@ -48,11 +48,11 @@ class Order(OrderTicket):
 
     number: int
     id: str
-    submitted: float
+    submitted_at: float
     expires: float
     reserve: Decimal
     status: str = "pending_new"
-    updated: float = 0.0
+    updated_at: float = 0.0
     filled: Decimal = Decimal(0)
     value: Decimal = Decimal(0)
     replaces: str | None = None
@@ -85,9 +85,9 @@ class Order(OrderTicket):
         return {
             "id": self.id,
             "client_order_id": self.client_order_id,
-            "created_at": timestamp(self.submitted),
-            "updated_at": timestamp(self.updated or self.submitted),
-            "submitted_at": timestamp(self.submitted),
+            "created_at": timestamp(self.submitted_at),
+            "updated_at": timestamp(self.updated_at or self.submitted_at),
+            "submitted_at": timestamp(self.submitted_at),
             **{f"{name}_at": moment for name, moment in moments.items()},
             "replaced_by": self.replaced_by,
             "replaces": self.replaces,

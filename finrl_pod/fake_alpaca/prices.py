@@ -42,7 +42,7 @@ class Session:
 class Sessions:
     """Every session from `start` to `end`, both inclusive. Moments are UTC epoch seconds.
 
-    continuous: sessions are UTC days, whose midnight is their open.
+    continuous: sessions are UTC days and open at midnight.
     """
 
     def __init__(self, start: date, end: date, *, continuous: bool = False) -> None:
@@ -62,12 +62,12 @@ class Sessions:
         i = bisect_right(self._opens, moment) - 1
         return self.all[i] if i >= 0 and moment < self._closes[i] else None
 
-    def opened(self, moment: float) -> Session | None:
+    def last_opened(self, moment: float) -> Session | None:
         """Last session with open <= moment, or None."""
         i = bisect_right(self._opens, moment) - 1
         return self.all[i] if i >= 0 else None
 
-    def closed(self, moment: float) -> Session | None:
+    def last_closed(self, moment: float) -> Session | None:
         """Last session with close <= moment, or None."""
         i = bisect_right(self._closes, moment) - 1
         return self.all[i] if i >= 0 else None
@@ -106,15 +106,15 @@ def _utc_days(start: date, end: date) -> tuple[Session, ...]:
 
 def trading_windows(sessions: Sequence[Session], before: float, after: float) -> tuple[tuple[float, float], ...]:
     """(start, end) around each open and close, from `before` to `after` seconds; overlapping windows are merged."""
-    found: list[tuple[float, float]] = []
+    windows: list[tuple[float, float]] = []
     for session in sessions:
         for moment in (session.open, session.close):
             start = moment - before
             end = moment + after
-            if found and start <= found[-1][1]:
-                start = found.pop()[0]
-            found.append((start, end))
-    return tuple(found)
+            if windows and start <= windows[-1][1]:
+                start = windows.pop()[0]
+            windows.append((start, end))
+    return tuple(windows)
 
 
 def _midnight(day: date) -> float:
@@ -149,14 +149,14 @@ class Prices:
         self.actions = actions
         self._column = {s: n for n, s in enumerate(panel.symbols)}
         close = panel.close
-        opened = close if panel.open is None else panel.open
-        high = np.fmax(opened, close) if panel.high is None else panel.high
-        low = np.fmin(opened, close) if panel.low is None else panel.low
+        open_price = close if panel.open is None else panel.open
+        high = np.fmax(open_price, close) if panel.high is None else panel.high
+        low = np.fmin(open_price, close) if panel.low is None else panel.low
         # [T, N] each: adjusted price / raw price, for all actions and for splits only.
         total, splits = self._adjustment_factors(close)
         self._total = total
         self._splits = splits
-        self._raw = {name: value / total for name, value in zip(OHLC, (opened, high, low, close), strict=True)}
+        self._raw = {name: value / total for name, value in zip(OHLC, (open_price, high, low, close), strict=True)}
         self._volume = None if panel.volume is None else panel.volume * splits
         self._last_bar = _last_bar_rows(panel.tradable)
 
@@ -234,7 +234,7 @@ class Prices:
 
     def price_at(self, symbol: str, moment: float) -> float | None:
         """Raw price at a moment: on the path of an open session, else the last close; None before the first bar."""
-        session = self.sessions.opened(moment)
+        session = self.sessions.last_opened(moment)
         if session is None:
             return None
         path = self.path(symbol, session) if moment < session.close else None
@@ -244,7 +244,7 @@ class Prices:
 
     def last_close(self, symbol: str, moment: float) -> float | None:
         """Raw close of the last bar of the symbol in a closed session; None before the first bar."""
-        session = self.sessions.closed(moment)
+        session = self.sessions.last_closed(moment)
         row = -1 if session is None else bisect_right(self.dates, session.date) - 1
         if row < 0:
             return None

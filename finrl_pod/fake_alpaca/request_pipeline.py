@@ -55,23 +55,23 @@ class RequestCounter:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._accepted: deque[float] = deque()
+        self._request_times: deque[float] = deque()
 
     def take(self, moment: float) -> bool:
         """Count a request at a time (UTC epoch seconds). False, without counting it, if the limit is reached."""
-        while self._accepted and self._accepted[0] <= moment - WINDOW_SECONDS:
-            self._accepted.popleft()
-        if len(self._accepted) >= self.limit:
+        while self._request_times and self._request_times[0] <= moment - WINDOW_SECONDS:
+            self._request_times.popleft()
+        if len(self._request_times) >= self.limit:
             return False
-        self._accepted.append(moment)
+        self._request_times.append(moment)
         return True
 
     def headers(self, moment: float) -> dict[str, str]:
         """Date and rate-limit headers of a response. Reset: epoch seconds at which the oldest request expires."""
-        reset = self._accepted[0] + WINDOW_SECONDS if self._accepted else moment
+        reset = self._request_times[0] + WINDOW_SECONDS if self._request_times else moment
         return {
             "X-RateLimit-Limit": str(self.limit),
-            "X-RateLimit-Remaining": str(self.limit - len(self._accepted)),
+            "X-RateLimit-Remaining": str(self.limit - len(self._request_times)),
             "X-RateLimit-Reset": str(math.ceil(reset)),
             "Date": format_datetime(datetime.fromtimestamp(moment, UTC), usegmt=True),
         }
@@ -87,7 +87,7 @@ Authoriser = Callable[[str, str], bool]
 class RequestPipeline:
     """Turns route handlers into aiohttp handlers.
 
-    after_handling: called after a handler, which may have changed the exchange.
+    after_handling: called after a handler: it may have changed the exchange.
     """
 
     def __init__(
@@ -105,16 +105,16 @@ class RequestPipeline:
         """An aiohttp handler that checks keys and rate limit, applies faults, calls `handler`, and logs the request."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            arrived = self._clock.seconds()
+            arrival_time = self._clock.seconds()
             next_record = len(self._log.records)
             body = _parse_json(await request.read())
             fault: Fault | None = None
-            counted = False
+            is_counted = False
             keys = (request.headers.get(h, "") for h in ("APCA-API-KEY-ID", "APCA-API-SECRET-KEY"))
             if not self._is_authorised(*keys):
                 status = 401
                 content = {"message": "unauthorized."}
-            elif not (counted := counter.take(arrived)):
+            elif not (is_counted := counter.take(arrival_time)):
                 status = 429
                 content = {"message": "rate limit exceeded"}
             else:
@@ -125,7 +125,7 @@ class RequestPipeline:
             self._log.write(
                 "request",
                 self._clock.seconds(),
-                arrived=arrived,
+                arrived=arrival_time,
                 after=next_record,
                 method=request.method,
                 path=request.path,
@@ -133,7 +133,7 @@ class RequestPipeline:
                 body=body,
                 status=status,
                 answer=content if request.method != "GET" or status >= 400 else None,
-                counted=counted,
+                counted=is_counted,
                 fault=None if fault is None else fault.kind,
             )
             return await self._respond(request, status, content, counter, fault)
@@ -219,8 +219,8 @@ def _edit_fields(content: Any, changes: Mapping[str, Any]) -> Any:
         return [_edit_fields(entry, changes) for entry in content]
     if not isinstance(content, Mapping):
         return content
-    merged = {**content, **changes}
-    return {k: v for k, v in merged.items() if not (k in changes and changes[k] is None)}
+    merged_fields = {**content, **changes}
+    return {k: v for k, v in merged_fields.items() if not (k in changes and changes[k] is None)}
 
 
 def _parse_json(raw: bytes) -> Any:

@@ -49,10 +49,10 @@ class Pace:
         if edges != sorted(edges):
             raise InputError("clock windows must be in increasing order and must not overlap")
 
-    def speed_at(self, simulated: float) -> tuple[float, float]:
+    def speed_at(self, simulated_time: float) -> tuple[float, float]:
         """(speed at a simulated time, simulated time at which the speed changes next)."""
         edges = self._edges
-        i = bisect_right(edges, simulated)
+        i = bisect_right(edges, simulated_time)
         return (self.slow if i % 2 else self.fast), (edges[i] if i < len(edges) else float("inf"))
 
     @property
@@ -64,18 +64,18 @@ class Pace:
             self.__dict__["_cached_edges"] = cached
         return cached
 
-    def advance(self, simulated: float, real: float) -> float:
-        """Simulated time `real` seconds after the simulated time `simulated`."""
+    def advance(self, simulated_time: float, real: float) -> float:
+        """Simulated time `real` seconds after the simulated time."""
         while real > 0.0:
-            speed, until = self.speed_at(simulated)
+            speed, until = self.speed_at(simulated_time)
             if speed == 0.0:
-                return simulated
-            needed = (until - simulated) / speed
-            if real < needed:
-                return simulated + real * speed
-            real = real - needed
-            simulated = until
-        return simulated
+                return simulated_time
+            seconds_needed = (until - simulated_time) / speed
+            if real < seconds_needed:
+                return simulated_time + real * speed
+            real = real - seconds_needed
+            simulated_time = until
+        return simulated_time
 
     def real_between(self, start: float, end: float) -> float:
         """Real seconds between two simulated times; infinite if the clock stops before `end`."""
@@ -92,19 +92,19 @@ class Pace:
 
 @dataclass(frozen=True)
 class Anchor:
-    """Reference point of a simulated clock: simulated time `simulated` (UTC epoch seconds) at monotonic time `real`.
+    """Reference point of a simulated clock: simulated time (UTC epoch seconds) at monotonic time `real`.
 
     pace: applies from this point on. lease: real seconds after which the clock stops unless its owner renews it.
     """
 
     real: float
-    simulated: float
+    simulated_time: float
     pace: Pace
     lease: float = math.inf
 
     def seconds(self) -> float:
         """Current simulated time, UTC epoch seconds."""
-        return self.pace.advance(self.simulated, min(time.monotonic() - self.real, self.lease))
+        return self.pace.advance(self.simulated_time, min(time.monotonic() - self.real, self.lease))
 
 
 class ScaledClock:
@@ -134,9 +134,9 @@ class ScaledClock:
         """Current simulated time, timezone-aware in UTC."""
         return datetime.fromtimestamp(self.seconds(), UTC)
 
-    def real_until(self, simulated: float) -> float:
+    def real_until(self, simulated_time: float) -> float:
         """Real seconds until a simulated time: 0 if it has passed, infinite if the clock stops before it."""
-        return self._anchor.pace.real_between(self.seconds(), simulated)
+        return self._anchor.pace.real_between(self.seconds(), simulated_time)
 
     def jump(self, to: datetime) -> None:
         """Move the clock to a later time at once. Raises InputError for an earlier one: it never runs backwards."""
@@ -169,7 +169,7 @@ class ScaledClock:
         text = json.dumps(
             {
                 "real": anchor.real,
-                "simulated": anchor.simulated,
+                "simulated": anchor.simulated_time,
                 "slow": anchor.pace.slow,
                 "fast": anchor.pace.fast,
                 "windows": anchor.pace.windows,

@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 class FakeAlpaca:
-    """Fake Alpaca server on a loopback port. Use it as a context manager, which serves from a background thread.
+    """Fake Alpaca server on a loopback port. A context manager that serves from a background thread.
 
     start: first simulated time, as a timezone-aware datetime or as the date of a session (8:00 in New York).
     pace: speed of the simulated clock. port: 0 picks a free one. log: file to which the traffic log is appended.
@@ -64,12 +64,12 @@ class FakeAlpaca:
     ) -> None:
         self.settings = settings or Settings()
         prices = Prices(panel, self.settings.actions, continuous=self.settings.crypto)
-        saved = None if state is None or not state.exists() else _read_state(state, panel, self.settings)
-        begin = _start_time(prices, start) if saved is None else datetime.fromisoformat(saved["now"])
+        saved_state = None if state is None or not state.exists() else _read_state(state, panel, self.settings)
+        begin = _start_time(prices, start) if saved_state is None else datetime.fromisoformat(saved_state["now"])
         self.log = TrafficLog(log)
         self.exchange = Exchange(prices, self.settings, begin.timestamp())
-        if saved is not None:
-            self.exchange.restore(saved["exchange"])
+        if saved_state is not None:
+            self.exchange.restore(saved_state["exchange"])
         self.data = MarketData(prices, sip=self.settings.sip)
         self.faults = Faults(faults, self.settings.seed)
         self.clock = ScaledClock(begin, pace or Pace(), clock)
@@ -184,15 +184,15 @@ class FakeAlpaca:
 
     def schedule(self, moment: float, action: Callable[[], None] = lambda: None) -> threading.Event:
         """Call `action` in the server thread at a simulated time; the returned event is set afterwards."""
-        done = threading.Event()
+        is_done = threading.Event()
 
         def run() -> None:
             self.exchange.advance(moment)
             action()
-            done.set()
+            is_done.set()
 
         self.call(lambda: self._pacer.schedule(moment, run))
-        return done
+        return is_done
 
     def set_pace(self, pace: Pace) -> None:
         """Run the clock at another pace from now on."""
@@ -266,11 +266,11 @@ def _start_time(prices: Prices, start: datetime | date) -> datetime:
 
 
 def _read_state(path: Path, panel: Panel, settings: Settings) -> dict[str, Any]:
-    saved = read_json(path)
-    expected = {"version": _STATE_VERSION, "panel": panel.sha256, "seed": settings.seed}
-    for name, value in expected.items():
-        if saved.get(name) != value:
+    saved_state = read_json(path)
+    identity = {"version": _STATE_VERSION, "panel": panel.sha256, "seed": settings.seed}
+    for name, value in identity.items():
+        if saved_state.get(name) != value:
             raise InputError(
                 f"{path} was written by a server with another {name}; use another --state file or the same {name}"
             )
-    return saved
+    return saved_state

@@ -48,7 +48,7 @@ class Settings:
     rate_limit: requests per minute, for the trading API and the market data API each.
     duplicate_code: error code for a repeated client order id. max_client_order_id_length: 48 or 128.
     qty_and_notional_status: HTTP status for an order with both quantity and dollar amount, 400 or 422.
-    sip: the account may read the consolidated feed. crypto: the panel symbols are pairs such as BTC/USD, which trade
+    sip: the account may read the consolidated feed. crypto: the panel symbols are pairs such as BTC/USD that trade
     around the clock by GTC and IOC orders; it needs a bar of every day. actions: corporate actions of the panel.
 
     Raises InputError for a value out of range.
@@ -96,20 +96,20 @@ class Settings:
 class MarketConditions:
     """Conditions that tests change while the server runs, through `POST /fake/conditions`. Delays in simulated seconds.
 
-    halted: symbols whose orders wait. untradable: symbols whose orders are refused.
-    partial, partial_gap: as described in `Settings`. suspended, no_shorting: the user has switched off new
+    halted_symbols: symbols whose orders wait. untradable: symbols whose orders are refused.
+    partial, partial_gap: settings of the same names. is_suspended, no_shorting: the user has switched off new
     orders, short sales.
     clock_skew: seconds added to the time that GET clock returns.
     """
 
-    halted: set[str] = field(default_factory=set)
+    halted_symbols: set[str] = field(default_factory=set)
     untradable: set[str] = field(default_factory=set)
     fill_delay: float = 0.0
     cancel_delay: float = 0.0
     replace_delay: float = 0.0
     partial: float = 0.0
     partial_gap: float = 0.0
-    suspended: bool = False
+    is_suspended: bool = False
     no_shorting: bool = False
     clock_skew: float = 0.0
 

@@ -92,11 +92,11 @@ class TradeUpdateHub:
         if action in ("authenticate", "auth"):
             key = data.get("key_id") or command.get("key")
             secret = data.get("secret_key") or command.get("secret")
-            connection.authorised = self._is_authorised(str(key or ""), str(secret or ""))
-            status = "authorized" if connection.authorised else "unauthorized"
+            connection.is_authorised = self._is_authorised(str(key or ""), str(secret or ""))
+            status = "authorized" if connection.is_authorised else "unauthorized"
             connection.send({"stream": "authorization", "data": {"status": status, "action": "authenticate"}})
         elif action == "listen":
-            streams = [s for s in data.get("streams", []) if s == "trade_updates"] if connection.authorised else []
+            streams = [s for s in data.get("streams", []) if s == "trade_updates"] if connection.is_authorised else []
             if streams and connection not in self._listening:
                 self._listening.append(connection)
                 self._log_event("listening")
@@ -113,10 +113,10 @@ class _Connection:
 
     def __init__(self, socket: web.WebSocketResponse, request: web.Request) -> None:
         self.socket = socket
-        self.authorised = False
+        self.is_authorised = False
         self._request = request
         self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._held: list[dict[str, Any]] = []
+        self._held_messages: list[dict[str, Any]] = []
 
     def send(self, message: dict[str, Any], copies: int = 1) -> None:
         """Queue a message, followed by those that were held back."""
@@ -126,7 +126,7 @@ class _Connection:
 
     def hold(self, message: dict[str, Any], seconds: float) -> None:
         """Send a message after the next one, or after `seconds`."""
-        self._held.append(message)
+        self._held_messages.append(message)
         asyncio.get_running_loop().call_later(seconds, self._release)
 
     def disconnect(self) -> None:
@@ -136,9 +136,9 @@ class _Connection:
             transport.abort()
 
     def _release(self) -> None:
-        held = self._held
-        self._held = []
-        for message in held:
+        messages = self._held_messages
+        self._held_messages = []
+        for message in messages:
             self._queue.put_nowait(message)
 
     async def write(self) -> None:

@@ -47,7 +47,7 @@ def account(exchange: Exchange, moment: float) -> dict[str, Any]:
     gross = balances.long - balances.short
     regt = balances.buying_power
     if settings.multiplier > 1:
-        regt = max(2 * balances.equity - gross - balances.reserved, Decimal(0))
+        regt = max(2 * balances.equity - gross - balances.reserved_cash, Decimal(0))
     number = f"PA3FAKE{exchange.account_number:05d}"
     fields: dict[str, Any] = {
         "id": str(uuid.uuid5(ID_NAMESPACE, f"{settings.seed}/account/{exchange.account_number}")),
@@ -65,7 +65,7 @@ def account(exchange: Exchange, moment: float) -> dict[str, Any]:
         "transfers_blocked": False,
         "account_blocked": False,
         "created_at": timestamp(exchange.prices.sessions.all[0].open),
-        "trade_suspended_by_user": exchange.conditions.suspended,
+        "trade_suspended_by_user": exchange.conditions.is_suspended,
         "multiplier": str(settings.multiplier),
         "shorting_enabled": exchange.shorting,
         "equity": decimal_text(balances.equity),
@@ -94,7 +94,7 @@ def position(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
     if holding is None:
         raise ApiError(404, NOT_FOUND, "position does not exist")
     price = exchange.price(symbol, moment)
-    current = exchange.prices.sessions.opened(moment)
+    current = exchange.prices.sessions.last_opened(moment)
     yesterday = exchange.prices.last_close(symbol, (current.open if current else moment))
     last = price if yesterday is None else price_decimal(yesterday)
     cost = holding.qty * holding.entry
@@ -144,16 +144,18 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
     def matches(order: Order) -> bool:
         return (
             (status == "all" or order.open == (status == "open"))
-            and (after is None or microseconds(order.submitted) > after)
-            and (until is None or microseconds(order.submitted) < until)
+            and (after is None or microseconds(order.submitted_at) > after)
+            and (until is None or microseconds(order.submitted_at) < until)
             and (not symbols or order.symbol in symbols)
             and side in (None, "", order.side)
             and (first is None or order.number > first)
             and (last is None or order.number < last)
         )
 
-    selected = sorted(filter(matches, exchange.orders.values()), key=lambda o: o.number, reverse=direction == "desc")
-    return [order.to_json() for order in selected[:limit]]
+    selected_orders = sorted(
+        filter(matches, exchange.orders.values()), key=lambda o: o.number, reverse=direction == "desc"
+    )
+    return [order.to_json() for order in selected_orders[:limit]]
 
 
 def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = None) -> list[dict[str, Any]]:
@@ -169,7 +171,7 @@ def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = 
     day = query.get("date")
     order_id = query.get("order_id")
 
-    def created(entry: Mapping[str, Any]) -> int:
+    def creation_time(entry: Mapping[str, Any]) -> int:
         return microseconds(datetime.fromisoformat(entry["created_at"]).timestamp())
 
     def matches(entry: Mapping[str, Any]) -> bool:
@@ -177,29 +179,29 @@ def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = 
         return (
             (not kinds or entry["activity_type"] in kinds)
             and (not category or (category == "trade_activity") == is_trade)
-            and (after is None or created(entry) > after)
-            and (until is None or created(entry) < until)
+            and (after is None or creation_time(entry) > after)
+            and (until is None or creation_time(entry) < until)
             and (not day or entry["created_at"][:10] == day[:10])
             and (not order_id or entry.get("order_id") == order_id)
         )
 
-    selected = [e for e in exchange.ledger.activities if matches(e)]
+    entries = [e for e in exchange.ledger.activities if matches(e)]
     if direction == "desc":
-        selected.reverse()
+        entries.reverse()
     token = query.get("page_token")
     if token:
-        ids = [e["id"] for e in selected]
+        ids = [e["id"] for e in entries]
         if token not in ids:
             raise ApiError(422, INVALID_PARAMETER, f"invalid page_token: {token}")
-        selected = selected[ids.index(token) + 1 :]
-    return selected[:size]
+        entries = entries[ids.index(token) + 1 :]
+    return entries[:size]
 
 
 def close_position(exchange: Exchange, symbol: str, query: Mapping[str, str], moment: float) -> Order:
     """DELETE positions/{symbol}: submit a market order for the whole position, `qty` shares, or a `percentage`."""
     symbol = _held_symbol(exchange, symbol)
-    held = exchange.ledger.qty(symbol)
-    if held == 0:
+    shares_held = exchange.ledger.qty(symbol)
+    if shares_held == 0:
         raise ApiError(404, NOT_FOUND, f"position not found: {symbol}")
     parameters = QueryParameters(query)
     qty = parameters.decimal("qty")
@@ -207,11 +209,11 @@ def close_position(exchange: Exchange, symbol: str, query: Mapping[str, str], mo
     if percentage is not None:
         if not 0 < percentage <= _WHOLE_POSITION:
             raise ApiError(422, INVALID_PARAMETER, "percentage must be > 0 and <= 100")
-        qty = floor_shares(abs(held) * percentage / 100)
+        qty = floor_shares(abs(shares_held) * percentage / 100)
     body = {
         "symbol": symbol,
-        "qty": decimal_text(abs(held) if qty is None else qty),
-        "side": "sell" if held > 0 else "buy",
+        "qty": decimal_text(abs(shares_held) if qty is None else qty),
+        "side": "sell" if shares_held > 0 else "buy",
         "type": "market",
         "time_in_force": "day",
     }
@@ -220,18 +222,18 @@ def close_position(exchange: Exchange, symbol: str, query: Mapping[str, str], mo
 
 def configure(exchange: Exchange, body: Any) -> dict[str, Any]:
     """PATCH account/configurations: `suspend_trade` and `no_shorting` take effect, others must be known."""
-    known = configurations(exchange)
+    configuration = configurations(exchange)
     if not isinstance(body, Mapping):
         raise ApiError(400, MALFORMED_BODY, "request body format is invalid")
     for name, value in body.items():
-        if name not in known:
+        if name not in configuration:
             raise ApiError(422, INVALID_PARAMETER, f"unknown configuration: {name[:40]}")
-        if isinstance(known[name], bool) and not isinstance(value, bool):
+        if isinstance(configuration[name], bool) and not isinstance(value, bool):
             raise ApiError(422, INVALID_PARAMETER, f"{name} must be true or false")
-        if name not in ("suspend_trade", "no_shorting") and value != known[name]:
+        if name not in ("suspend_trade", "no_shorting") and value != configuration[name]:
             raise ApiError(422, INVALID_PARAMETER, f"{name} cannot be changed on this fake server")
     conditions = exchange.conditions
-    conditions.suspended = body.get("suspend_trade", conditions.suspended)
+    conditions.is_suspended = body.get("suspend_trade", conditions.is_suspended)
     conditions.no_shorting = body.get("no_shorting", conditions.no_shorting)
     return configurations(exchange)
 
@@ -246,7 +248,7 @@ def configurations(exchange: Exchange) -> dict[str, Any]:
         "no_shorting": not exchange.shorting,
         "pdt_check": "entry",
         "ptp_no_exception_entry": False,
-        "suspend_trade": exchange.conditions.suspended,
+        "suspend_trade": exchange.conditions.is_suspended,
         "trade_confirm_email": "all",
     }
 
@@ -264,9 +266,9 @@ def asset(exchange: Exchange, name: str, moment: float) -> dict[str, Any]:
 
 def assets(exchange: Exchange, query: Mapping[str, str], moment: float) -> list[dict[str, Any]]:
     """GET assets, filtered by status, class and exchange."""
-    found = [_asset(exchange, s, moment) for s in exchange.prices.symbols]
+    asset_list = [_asset(exchange, s, moment) for s in exchange.prices.symbols]
     filters = {"status": query.get("status"), "class": query.get("asset_class"), "exchange": query.get("exchange")}
-    return [a for a in found if all(v in (None, "", a[k]) for k, v in filters.items())]
+    return [a for a in asset_list if all(v in (None, "", a[k]) for k, v in filters.items())]
 
 
 def clock(exchange: Exchange, moment: float) -> dict[str, Any]:
@@ -312,12 +314,12 @@ def _asset(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
 
 
 def _calendar_day(session: Session, settlement: Session) -> dict[str, Any]:
-    opened = new_york(session.open)
-    closed = new_york(session.close)
+    open_time = new_york(session.open)
+    close_time = new_york(session.close)
     return {
         "date": session.date.isoformat(),
-        "open": f"{opened:%H:%M}",
-        "close": f"{closed:%H:%M}",
+        "open": f"{open_time:%H:%M}",
+        "close": f"{close_time:%H:%M}",
         "session_open": "0400",
         "session_close": "2000",
         "settlement_date": settlement.date.isoformat(),

@@ -101,10 +101,10 @@ class QueryParameters:
         self._status = status
         self._code = code
 
-    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """One of the allowed values; the first one if missing."""
-        value = self._values.get(name) or allowed[0]
-        if value not in allowed:
+        value = self._values.get(name) or choices[0]
+        if value not in choices:
             raise self._error(f"invalid {name}: {value}")
         return value
 

@@ -56,7 +56,7 @@ class RequestDeadline:
 
 
 def watch_connections(pools: Any) -> None:
-    """Make the connections that a PoolManager of urllib3 opens from now on keep to the thread's deadline."""
+    """Make the connections that a PoolManager of urllib3 opens from now on keep to the deadline of their thread."""
     pools.pool_classes_by_scheme = {
         scheme: _bounded_pool(pool) for scheme, pool in pools.pool_classes_by_scheme.items()
     }

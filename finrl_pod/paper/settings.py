@@ -204,7 +204,7 @@ class MonitoringSettings:
 
 @dataclass(frozen=True)
 class StrategyConfig:
-    """One of several strategies that share an account. Limits of 0 are those of `risk`."""
+    """One of several strategies that share an account. Limits of 0 follow `risk`."""
 
     name: str = setting(
         "",
@@ -262,28 +262,30 @@ class PaperConfig:
 
 def load(path: Path) -> PaperConfig:
     """Read a TOML file; its paths are relative to its folder. Raises ConfigError naming key and value."""
-    config = parse(read_toml(path), str(path))
+    return _with_paths(parse(read_toml(path), str(path)), lambda name: str(path.parent / name))
 
-    def relative_to_config(name: str) -> str:
-        return str(path.parent / name) if name else ""
+
+def _with_paths(config: PaperConfig, change: Callable[[str], str]) -> PaperConfig:
+    """The config with every path in it changed. URLs, and names that are no paths, stay."""
+
+    def path(text: str) -> str:
+        return change(text) if text and "://" not in text else text
+
+    def reference(text: str) -> str:
+        return change(text) if is_file_reference(text) else text
 
     return dataclasses.replace(
         config,
-        journal=relative_to_config(config.journal),
-        **_strategy_paths(config, relative_to_config),
+        journal=path(config.journal),
+        registry=path(config.registry),
+        strategy=reference(config.strategy),
+        run=path(config.run),
         strategies=tuple(
-            dataclasses.replace(strategy, **_strategy_paths(strategy, relative_to_config))
+            dataclasses.replace(strategy, strategy=reference(strategy.strategy), run=path(strategy.run))
             for strategy in config.strategies
         ),
-        registry=config.registry if "://" in config.registry else relative_to_config(config.registry),
-        broker=dataclasses.replace(
-            config.broker,
-            clock=relative_to_config(config.broker.clock),
-            kind=relative_to_config(config.broker.kind)
-            if is_file_reference(config.broker.kind)
-            else config.broker.kind,
-        ),
-        monitoring=dataclasses.replace(config.monitoring, heartbeat=relative_to_config(config.monitoring.heartbeat)),
+        broker=dataclasses.replace(config.broker, clock=path(config.broker.clock), kind=reference(config.broker.kind)),
+        monitoring=dataclasses.replace(config.monitoring, heartbeat=path(config.monitoring.heartbeat)),
     )
 
 
@@ -299,29 +301,11 @@ def parse(values: dict[str, Any], origin: str = "config") -> PaperConfig:
     return config
 
 
-def plain(config: PaperConfig) -> dict[str, Any]:
-    """Values for `parse`, as the journal keeps them: absolute paths, and no webhook (its address may be secret)."""
-    monitoring = dataclasses.replace(config.monitoring, webhook="")
-    if monitoring.heartbeat:
-        monitoring = dataclasses.replace(monitoring, heartbeat=str(Path(monitoring.heartbeat).absolute()))
-
-    def absolute(path: str) -> str:
-        return str(Path(path).absolute()) if path and "://" not in path else path
-
-    paths: dict[str, Any] = {name: absolute(getattr(config, name)) for name in ("journal", "registry")}
-    paths |= _strategy_paths(config, absolute)
-    paths["strategies"] = [
-        {**dataclasses.asdict(strategy), **_strategy_paths(strategy, absolute)} for strategy in config.strategies
-    ]
-    kind = absolute(config.broker.kind) if is_file_reference(config.broker.kind) else config.broker.kind
-    broker = dataclasses.replace(config.broker, kind=kind)
-    return {**dataclasses.asdict(dataclasses.replace(config, broker=broker, monitoring=monitoring)), **paths}
-
-
-def _strategy_paths(strategy: PaperConfig | StrategyConfig, change: Callable[[str], str]) -> dict[str, Any]:
-    """The settings of a strategy that are paths, changed."""
-    own = change(strategy.strategy) if is_file_reference(strategy.strategy) else strategy.strategy
-    return {"strategy": own, "run": change(strategy.run)}
+def pack(config: PaperConfig) -> str:
+    """JSON for `unpack`, as the journal keeps it: absolute paths, and no webhook (its address may be secret)."""
+    absolute = _with_paths(config, lambda path: str(Path(path).absolute()))
+    monitoring = dataclasses.replace(absolute.monitoring, webhook="")
+    return json.dumps(dataclasses.asdict(dataclasses.replace(absolute, monitoring=monitoring)), sort_keys=True)
 
 
 def allocations(config: PaperConfig) -> tuple[PaperConfig, ...]:
@@ -349,7 +333,7 @@ def _allocation(config: PaperConfig, strategy: StrategyConfig) -> PaperConfig:
 
 
 def unpack(content: str) -> PaperConfig:
-    """Config from the JSON of `plain`. Raises ConfigError for settings unknown to this version."""
+    """Config from the JSON of `pack`. Raises ConfigError for settings unknown to this version."""
     return parse(json.loads(content), "the settings in the journal")
 
 

@@ -252,14 +252,14 @@ def test_unusable_brokers_are_refused(package: Path, capsys: pytest.CaptureFixtu
 
 
 def test_broker_file_is_relative_to_the_config_and_kept_as_an_absolute_path(tmp_path: Path) -> None:
-    from finrl_pod.paper.settings import load, plain
+    from finrl_pod.paper.settings import load, pack, unpack
 
     (tmp_path / "paper.toml").write_text(
         'strategy = "equal_weight"\nsymbols = ["AAA"]\n[broker]\nkind = "my_broker.py:Memory"\n'
     )
     config: PaperConfig = load(tmp_path / "paper.toml")
     assert config.broker.kind == f"{tmp_path}/my_broker.py:Memory"
-    assert plain(config)["broker"]["kind"] == config.broker.kind
+    assert unpack(pack(config)).broker.kind == config.broker.kind
 
 
 def test_a_name_in_another_case_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

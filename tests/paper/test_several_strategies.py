@@ -18,7 +18,7 @@ from finrl_pod.paper.journal.commands import CommandName, enqueue
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.monitoring.status import metrics, status, status_text
 from finrl_pod.paper.runtime.replay import replay
-from finrl_pod.paper.settings import PaperConfig, StrategyConfig, allocations, parse, plain, unpack
+from finrl_pod.paper.settings import PaperConfig, StrategyConfig, allocations, pack, parse, unpack
 from tests.paper.factories import FixedSource, FunctionStrategy, RotatingStrategy, SimulatedDaemon, config, prices
 
 FIRST, LAST = date(2024, 1, 8), date(2024, 2, 2)
@@ -191,9 +191,8 @@ def test_invalid_shares_are_refused(parts: list[dict[str, Any]], expected: str) 
 
 
 def test_several_strategies_are_recorded_with_the_settings() -> None:
-    import json
 
-    assert unpack(json.dumps(plain(SEVERAL))).strategies == PARTS
+    assert unpack(pack(SEVERAL)).strategies == PARTS
     assert [part.name for part in allocations(SEVERAL)] == ["test/slow", "test/other"]
     assert [part.capital for part in allocations(SEVERAL)] == [60_000.0, 30_000.0]
 

@@ -20,7 +20,7 @@ from finrl_pod.paper.journal.commands import RiskState, read_risk_state
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring import telegram
 from finrl_pod.paper.monitoring.telegram import HELP, TelegramCommands
-from finrl_pod.paper.settings import parse, plain, unpack
+from finrl_pod.paper.settings import pack, parse, unpack
 
 USER, STRANGER, SECRET_TOKEN = 4711, 666, "123456:token-of-the-bot"
 
@@ -193,6 +193,6 @@ def test_users_are_numbers_and_recorded_with_the_settings() -> None:
     values = {"strategy": "index", "symbols": ["A"], "monitoring": {"telegram_users": [USER]}}
     settings = parse(values)
     assert settings.monitoring.telegram_users == (USER,)
-    assert unpack(json.dumps(plain(settings))).monitoring.telegram_users == (USER,)
+    assert unpack(pack(settings)).monitoring.telegram_users == (USER,)
     with pytest.raises(ConfigError, match="telegram_users"):
         parse({**values, "monitoring": {"telegram_users": ["me"]}})

@@ -14,7 +14,7 @@ from finrl_pod_app.paper.sources import strategy_source
 
 from finrl_pod.errors import InputError
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.settings import load, plain
+from finrl_pod.paper.settings import load, pack, unpack
 from tests.app.command import call
 from tests.paper.factories import FunctionStrategy, SimulatedDaemon
 
@@ -49,7 +49,7 @@ def test_path_is_taken_from_the_folder_of_the_config(folder: Path, monkeypatch: 
     settings = load(folder / "Mine.toml")
     loaded = strategy_source(settings).current()
     assert loaded.strategy.name == "Mine"
-    assert Path(str(plain(settings)["strategy"]).rpartition(":")[0]).is_absolute()
+    assert Path(unpack(pack(settings)).strategy.rpartition(":")[0]).is_absolute()
     with pytest.raises(InputError, match="has no Missing"):
         strategy_source(load(folder / "Missing.toml"))
 

@@ -49,7 +49,7 @@ def account_history(store: Store, run: str, *, has_strategies: bool) -> AccountH
 
 
 def daily_terms(panel: Panel, close: Floats, prices: TradedPrices | None, auction: Auction) -> DailyTerms:
-    """Return prices and corporate actions of a backtest. close: the panel's, forward-filled."""
+    """Return prices and corporate actions of a backtest. close: panel closes, forward-filled."""
     fills = panel.close if auction == "close" or panel.open is None else panel.open
     if prices is None:
         prices = TradedPrices(close, np.ones_like(close), np.zeros_like(close))
@@ -85,21 +85,29 @@ def _fills(store: Store, run: str, times: Sequence[str]) -> list[AccountFill]:
 def _intents(store: Store, run: str) -> list[AccountIntent]:
     intents = store.rows(schema.intents, schema.intents.c.run == run, schema.intents.c.bar.not_like(f"{FLATTEN}%"))
     states = {row.intent_id: row.state for row in store.rows(schema.intent_events)}
-    first = {row.intent_id: row.quantity for row in reversed(store.rows(schema.orders))}
-    whole = {row.id: row.quantity for row in intents if row.id in first}  # of slices, sent one by one
+    first_quantities = {row.intent_id: row.quantity for row in reversed(store.rows(schema.orders))}
+    # Slices are sent one by one: what counts is the whole intent.
+    sent_quantities = {
+        row.id: first_quantities[row.id] if row.slicing is None else row.quantity
+        for row in intents
+        if row.id in first_quantities
+    }
     return [
         AccountIntent(
-            row.bar, row.symbol, Side(row.side).sign * float(row.quantity),
-            Side(row.side).sign * float((first if row.slicing is None else whole).get(row.id, 0)), states[row.id],
+            bar=row.bar,
+            symbol=row.symbol,
+            quantity=Side(row.side).sign * float(row.quantity),
+            sent_quantity=Side(row.side).sign * float(sent_quantities.get(row.id, 0)),
+            state=states[row.id],
         )
         for row in intents
-    ]  # fmt: skip
+    ]
 
 
 def _decision(row: Any) -> AccountDecision:
-    taken = row.outcome in TAKEN
+    is_taken = row.outcome in TAKEN
     weights = None if row.weights is None else json.loads(row.weights)
-    return AccountDecision(row.bar, weights, not taken, json.loads(row.detail) if taken else {})
+    return AccountDecision(row.bar, weights, not is_taken, json.loads(row.detail) if is_taken else {})
 
 
 def _actions(store: Store, run: str, times: Sequence[str], *, has_strategies: bool) -> list[AccountAction]:
@@ -139,20 +147,20 @@ def traded_prices(store: Store, panel: Panel, close: Floats) -> TradedPrices | N
     scale = _filled(seen_closes / close)
     if not len(scale) or np.allclose(scale, 1.0, rtol=SAME, atol=0):
         return None
-    traded = np.where(np.isfinite(seen_closes), seen_closes, close * scale)
+    traded_closes = np.where(np.isfinite(seen_closes), seen_closes, close * scale)
     splits = np.ones_like(close)
     dividends = np.zeros_like(close)
     actions = [row for row in store.rows(schema.corporate_actions) if row.kind in SPLITS]
     days = panel.times.astype("datetime64[D]").astype(object)
     jumps = scale[1:] / scale[:-1]
-    for before, n in zip(*np.nonzero(np.abs(jumps - 1) > SAME), strict=True):
-        t = int(before) + 1
-        jump = float(jumps[before, n])
+    for row, n in zip(*np.nonzero(np.abs(jumps - 1) > SAME), strict=True):
+        t = int(row) + 1
+        jump = float(jumps[row, n])
         ratio = _split_ratio(jump, actions, panel.symbols[n], days[t])
-        dividend = float(traded[before, n]) * (1 - jump * ratio)
+        dividend = float(traded_closes[row, n]) * (1 - jump * ratio)
         splits[t, n] = ratio
         dividends[t, n] = round(dividend, 4) if dividend > CENT else 0.0
-    return TradedPrices(traded, splits, dividends)
+    return TradedPrices(traded_closes, splits, dividends)
 
 
 def _seen_closes(store: Store, panel: Panel) -> Floats:
@@ -175,8 +183,8 @@ def _filled(scale: Floats) -> Floats:
         if not len(known_rows):
             filled[:, n] = 1.0
             continue
-        latest = np.searchsorted(known_rows, np.arange(len(scale)), side="right") - 1
-        filled[:, n] = scale[known_rows[np.maximum(latest, 0)], n]
+        last_rows = np.searchsorted(known_rows, np.arange(len(scale)), side="right") - 1
+        filled[:, n] = scale[known_rows[np.maximum(last_rows, 0)], n]
     return filled
 
 

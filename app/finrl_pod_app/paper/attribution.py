@@ -60,23 +60,23 @@ class AccountFill:
 
 @dataclass(frozen=True)
 class AccountIntent:
-    """An intent of a decision. quantity: signed. sent: signed shares of its first order, 0 without one."""
+    """An intent of a decision. quantity: signed. sent_quantity: signed shares of its first order, 0 without one."""
 
     bar: str
     symbol: str
     quantity: float
-    sent: float
+    sent_quantity: float
     state: str
 
 
 @dataclass(frozen=True)
 class AccountDecision:
-    """weights: weights by symbol or None. failed: the decision could not be taken. skipped: symbols, with reasons."""
+    """weights: weights by symbol or None. is_failed: no decision could be taken. skip_reasons: reasons by symbol."""
 
     bar: str
     weights: Mapping[str, float] | None
-    failed: bool
-    skipped: Mapping[str, str]
+    is_failed: bool
+    skip_reasons: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -211,8 +211,12 @@ class _Gaps:
     def by_symbol(self, session: str) -> dict[str, dict[Cause, float]]:
         """Value of the gap of each cause by symbol."""
         table = {cause: self._values(cause, session) for cause in CAUSES}
-        found = {s: {cause: float(table[cause][i]) for cause in CAUSES} for s, i in self._columns.items()}
-        return {symbol: row for symbol, row in found.items() if any(abs(value) >= 0.005 for value in row.values())}
+        values_by_symbol = {s: {cause: float(table[cause][i]) for cause in CAUSES} for s, i in self._columns.items()}
+        return {
+            symbol: row
+            for symbol, row in values_by_symbol.items()
+            if any(abs(value) >= 0.005 for value in row.values())
+        }
 
     def _values(self, cause: Cause, session: str) -> Floats:
         gap = self.gaps[cause]
@@ -221,9 +225,10 @@ class _Gaps:
 
     # ------------------------------------------------------------------ from one mark to the next
 
-    def advance(self, before: str, session: str, index: int) -> None:
+    def advance(self, previous_session: str, session: str, index: int) -> None:
         """Add the trades and corporate actions between two marks. index: index of the later one. It has all fills."""
-        first, last = self._bars[before], self._bars[session]
+        first = self._bars[previous_session]
+        last = self._bars[session]
         for t in range(first + 1, last + 1):
             bar = self.terms.days[t - 1]
             decisions = [d for d in self.history.decisions if d.bar == bar]
@@ -259,8 +264,8 @@ class _Gaps:
             flow.planned_quantity += intent.quantity
             if intent.state == IntentState.WITHHELD:
                 flow.withheld += intent.quantity
-            elif intent.sent:
-                flow.withheld += intent.quantity - intent.sent
+            elif intent.sent_quantity:
+                flow.withheld += intent.quantity - intent.sent_quantity
         for fill in self.history.fills if index is not None else ():
             if fill.index == index:
                 flow = flows[fill.symbol]
@@ -283,21 +288,21 @@ class _Gaps:
     ) -> None:  # fmt: skip
         """Split the difference of two flows over the causes."""
         planned_quantity = account.planned_quantity - model.planned_quantity
-        unfilled = account.shares - account.planned_quantity
-        limits = -account.withheld if abs(unfilled) >= SMALLEST else 0.0
-        parts = dict.fromkeys(CAUSES, 0.0)
-        parts[Cause.LIMITS] = limits + account.is_commanded
-        parts[Cause.MISSED_FILLS] = unfilled - limits + model.planned_quantity - model.shares
+        unfilled_quantity = account.shares - account.planned_quantity
+        limits = -account.withheld if abs(unfilled_quantity) >= SMALLEST else 0.0
+        shares_by_cause = dict.fromkeys(CAUSES, 0.0)
+        shares_by_cause[Cause.LIMITS] = limits + account.is_commanded
+        shares_by_cause[Cause.MISSED_FILLS] = unfilled_quantity - limits + model.planned_quantity - model.shares
         symbol = self.terms.symbols[n]
-        skipped = next((d.skipped[symbol] for d in decisions if symbol in d.skipped), None)
-        if not decisions or any(d.failed for d in decisions):
-            parts[Cause.MISSED_FILLS] += planned_quantity
-        elif skipped is not None:
-            parts[Cause.LIMITS if "halted" in skipped else Cause.MISSED_FILLS] += planned_quantity
+        skip_reason = next((d.skip_reasons[symbol] for d in decisions if symbol in d.skip_reasons), None)
+        if not decisions or any(d.is_failed for d in decisions):
+            shares_by_cause[Cause.MISSED_FILLS] += planned_quantity
+        elif skip_reason is not None:
+            shares_by_cause[Cause.LIMITS if "halted" in skip_reason else Cause.MISSED_FILLS] += planned_quantity
         else:
             for cause, shares in self._propagate(n, planned_quantity, targets, bar, model.planned_quantity).items():
-                parts[cause] += shares
-        for cause, shares in parts.items():
+                shares_by_cause[cause] += shares
+        for cause, shares in shares_by_cause.items():
             self.gaps[cause].shares[n] += shares
             self.gaps[cause].cash[n] -= shares * price
         flow = account.shares + account.is_commanded - model.shares
@@ -319,9 +324,9 @@ class _Gaps:
             left = planned_quantity
             for cause in (Cause.MISSED_FILLS, Cause.LIMITS):
                 open_ = -float(self.gaps[cause].shares[n])
-                closed = max(min(left, open_), 0.0) if open_ > 0 else min(max(left, open_), 0.0)
-                shares_by_cause[cause] = closed
-                left = left - closed
+                closed_quantity = max(min(left, open_), 0.0) if open_ > 0 else min(max(left, open_), 0.0)
+                shares_by_cause[cause] = closed_quantity
+                left = left - closed_quantity
         remainder = planned_quantity - sum(shares_by_cause.values())
         close = float(self.terms.close[bar, n])
         step = FRACTION if self.rules.fractional else 1.0
@@ -336,25 +341,25 @@ class _Gaps:
         largest = max(CAUSES, key=lambda cause: abs(self.gaps[cause].shares[n]))
         return largest if abs(self.gaps[largest].shares[n]) > FOLLOWS * abs(remainder) else Cause.UNEXPLAINED
 
-    def _targets(self, decisions: Sequence[AccountDecision], before: str) -> dict[Cause, Floats] | None:
+    def _targets(self, decisions: Sequence[AccountDecision], previous_session: str) -> dict[Cause, Floats] | None:
         """Shares [N] that the value of each cause buys at the target weights of a rebalance, None without one."""
         weights = next((d.weights for d in reversed(decisions) if d.weights is not None), None)
         if weights is None:
             return None
-        limited = np.array(limited_weights([weights.get(s, 0.0) for s in self.terms.symbols], self.rules))
-        close = self.terms.close[self._bars[before]]
-        per_unit = limited * float(1 - self.rules.cash_buffer) / np.where(close > 0, close, np.inf)
-        values = zip(CAUSES, self.values(before), strict=True)
+        weights_within_limits = np.array(limited_weights([weights.get(s, 0.0) for s in self.terms.symbols], self.rules))
+        close = self.terms.close[self._bars[previous_session]]
+        per_unit = weights_within_limits * float(1 - self.rules.cash_buffer) / np.where(close > 0, close, np.inf)
+        values = zip(CAUSES, self.values(previous_session), strict=True)
         return {cause: per_unit * value for cause, value in values}
 
     def _pay_dividends(self, t: int) -> None:
         """Let the backtest dividends of a session act on the gaps; what the account was credited follows later."""
         dividends = self.terms.dividends[t]
-        held = self._shares_held.copy()
+        shares_held = self._shares_held.copy()
         for gap in self.gaps.values():
             gap.cash += gap.shares * dividends
-            held += gap.shares
-        self.gaps[Cause.DIVIDENDS].cash -= held * dividends
+            shares_held += gap.shares
+        self.gaps[Cause.DIVIDENDS].cash -= shares_held * dividends
 
     def _split(self, t: int) -> None:
         for gap in self.gaps.values():
@@ -372,7 +377,7 @@ class _Gaps:
             if action.external:
                 self.gaps[Cause.LIMITS].shares[n] += action.shares
                 continue
-            held = self._shares_held[n] + sum(gap.shares[n] for gap in self.gaps.values())
-            rest = action.shares - held * (1 - 1 / splits[n])
-            small = abs(rest) < SMALLEST * max(abs(held), 1.0)
-            self.gaps[Cause.ROUNDING if small else Cause.UNEXPLAINED].shares[n] += rest
+            shares_held = self._shares_held[n] + sum(gap.shares[n] for gap in self.gaps.values())
+            unexplained_shares = action.shares - shares_held * (1 - 1 / splits[n])
+            small = abs(unexplained_shares) < SMALLEST * max(abs(shares_held), 1.0)
+            self.gaps[Cause.ROUNDING if small else Cause.UNEXPLAINED].shares[n] += unexplained_shares

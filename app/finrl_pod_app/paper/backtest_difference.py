@@ -207,7 +207,7 @@ def _tracked_strategy(strategy: StrategyDifference) -> TrackedStrategy:
 def compare_journal(config: PaperConfig, panel: str = "") -> TrackReport:
     """Compare the journal of a config with the backtest, save the result and return it.
 
-    panel: name of stored prices; empty for the daemon's own feed. Raises FinrlPodError.
+    panel: name of stored prices; empty for the feed of the daemon. Raises FinrlPodError.
     """
     journal = Path(config.journal)
     store = Store.open(journal)

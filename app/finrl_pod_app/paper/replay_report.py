@@ -134,8 +134,8 @@ def backtest_account(
 
 def account_equity(config: PaperConfig, backtests: Mapping[str, PaperBacktest]) -> list[Decimal]:
     """Return the equity of the account by bar: its strategies, and the capital that none of them has."""
-    parts = [Decimal(str(backtest.capital)) for backtest in allocations(config)]
-    idle = Decimal(str(config.capital)) - sum(parts)
+    capitals = [Decimal(str(backtest.capital)) for backtest in allocations(config)]
+    idle = Decimal(str(config.capital)) - sum(capitals)
     return [idle + sum(bar) for bar in zip(*(backtest.equity for backtest in backtests.values()), strict=True)]
 
 
@@ -154,10 +154,10 @@ def compare_account(
     days = [str(d) for d in next(iter(backtests.values())).result.times.astype("datetime64[D]")]
     expected_equity = dict(zip(days, account_equity(config, backtests), strict=True))
     for session, equity in marks:
-        other = expected_equity.get(str(session))
-        if other is not None and abs(equity - other) >= CENT / 2:
+        expected = expected_equity.get(str(session))
+        if expected is not None and abs(equity - expected) >= CENT / 2:
             differences.append(
-                f"{session}: equity is {equity:.2f} in the journal, {other:.2f} in the backtests together"
+                f"{session}: equity is {equity:.2f} in the journal, {expected:.2f} in the backtests together"
             )
     return differences
 
@@ -184,7 +184,7 @@ def _bar_range(panel: Panel, start: date, end: date) -> tuple[int, int]:
         raise InputError(f"END {end} is before START {start}: swap the dates")
     days = panel.times.astype("datetime64[D]")
     if np.datetime64(end) > days[-1] or np.datetime64(start) < days[0]:
-        raise InputError(f"{start} to {end} is not within panel {panel.name!r}, which covers {days[0]} to {days[-1]}")
+        raise InputError(f"{start} to {end} is outside of panel {panel.name!r} ({days[0]} to {days[-1]})")
     rows = np.flatnonzero((days >= np.datetime64(start)) & (days <= np.datetime64(end)))
     if len(rows) < 2:
         raise InputError(f"a replay needs 2 bars or more, panel {panel.name!r} has {len(rows)} from {start} to {end}")
@@ -199,11 +199,11 @@ def compare(
     days = [str(day) for day in backtest.result.times.astype("datetime64[D]")]
     remaining_equity = dict(zip(days, backtest.equity, strict=True))
     for session, equity in marks:
-        other = remaining_equity.pop(str(session), None)
-        if other is None:
+        expected = remaining_equity.pop(str(session), None)
+        if expected is None:
             differences.append(f"{session}: the journal has an equity value, the backtest has none")
-        elif abs(equity - other) >= CENT / 2:
-            differences.append(f"{session}: equity is {equity:.2f} in the journal, {other:.2f} in the backtest")
+        elif abs(equity - expected) >= CENT / 2:
+            differences.append(f"{session}: equity is {equity:.2f} in the journal, {expected:.2f} in the backtest")
     differences += [
         f"{session}: the backtest has an equity value, the journal has none" for session in remaining_equity
     ]

@@ -30,7 +30,7 @@ from finrl_pod.user_files import is_custom
 
 def strategy_sources(config: PaperConfig, *, allow_unpromoted: bool = False) -> tuple[StrategySource, ...]:
     """Return the source of each strategy of a config, in the order of `allocations(config)`. Raises FinrlPodError."""
-    return tuple(strategy_source(part, allow_unpromoted=allow_unpromoted) for part in allocations(config))
+    return tuple(strategy_source(allocation, allow_unpromoted=allow_unpromoted) for allocation in allocations(config))
 
 
 def strategy_source(config: PaperConfig, *, allow_unpromoted: bool = False) -> StrategySource:
@@ -67,7 +67,7 @@ class UserSource:
         """Raises InputError for a file or class that cannot be used."""
         strategy = load_user_strategy(reference)
         if orders_of(strategy) is not None:
-            raise ConfigError(f"{reference} has stops or limits, which only backtests simulate; the daemon has none")
+            raise ConfigError(f"{reference} has stops or limits. Only backtests simulate them; the daemon has none")
         self._current = LoadedStrategy(strategy, strategy_hash(reference), reference)
 
     def current(self) -> LoadedStrategy:
@@ -95,15 +95,15 @@ class PromotedRun:
         return self._current[1]
 
     def _newest_report(self) -> Path:
-        own = self._path / "report.json"
-        if own.is_file():
-            return own
+        own_report = self._path / "report.json"
+        if own_report.is_file():
+            return own_report
         # A folder of runs also holds reports of backtests and walk-forwards without a champion.
         runs = [path for path in self._path.glob("*/report.json") if (path.parent / "state.json").is_file()]
-        found = [path for path in runs if self._allow_unpromoted or _is_promoted(path.parent)]
-        if not found:
+        promoted_reports = [path for path in runs if self._allow_unpromoted or _is_promoted(path.parent)]
+        if not promoted_reports:
             raise RunError(f"{self._path} has no promoted run. Train one, or use --allow-unpromoted on a fake server.")
-        return max(found, key=lambda path: (path.stat().st_mtime_ns, str(path)))
+        return max(promoted_reports, key=lambda path: (path.stat().st_mtime_ns, str(path)))
 
 
 class RegistryChampion:

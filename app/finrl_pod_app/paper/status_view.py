@@ -125,8 +125,8 @@ def show_replay(report: ReplayReport) -> None:
         console.print(Text("Orders, fills and equity equal the backtest to the cent."))
     for sentence in report.differences[:_MAX_DIFFERENCES]:
         console.print(Text(sentence), soft_wrap=True)
-    if (omitted := len(report.differences) - _MAX_DIFFERENCES) > 0:
-        console.print(Text(f"and {omitted} more differences (see --json)"))
+    if (omitted_count := len(report.differences) - _MAX_DIFFERENCES) > 0:
+        console.print(Text(f"and {omitted_count} more differences (see --json)"))
     for sentence in report.alerts[:_MAX_DIFFERENCES]:
         console.print(Text(f"alert: {sentence}"), soft_wrap=True)
 
@@ -134,7 +134,8 @@ def show_replay(report: ReplayReport) -> None:
 def show_track(report: TrackReport) -> None:
     """Print final equity of account and backtest, and the causes of their difference."""
     console = _console()
-    equity, backtest = report.equity[-1], report.backtest[-1]
+    equity = report.equity[-1]
+    backtest = report.backtest[-1]
     console.print(
         Text(
             f"{report.strategy}, {report.sessions[0]} to {report.sessions[-1]}: equity {equity:,.2f}, "
@@ -158,8 +159,8 @@ def show_track(report: TrackReport) -> None:
     console.print(Text(f"ALARM: the unexplained difference is above {report.unexplained_limit:,.2f}"))
     for sentence in report.differences[:_MAX_DIFFERENCES]:
         console.print(Text(sentence), soft_wrap=True)
-    if (omitted := len(report.differences) - _MAX_DIFFERENCES) > 0:
-        console.print(Text(f"and {omitted} more differences (see --json)"))
+    if (omitted_count := len(report.differences) - _MAX_DIFFERENCES) > 0:
+        console.print(Text(f"and {omitted_count} more differences (see --json)"))
 
 
 def show_demo(report: DemoReport) -> None:

@@ -34,9 +34,9 @@ def open_clock(settings: BrokerSettings) -> Clock:
 def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFeed]:
     """Broker and data feed of a config.
 
-    A broker of one's own is called as Name(settings, clock): the result is a broker that is also the data feed, or a
-    pair of both. It decides itself which addresses it connects to. Raises AddressNotAllowed for an address off the
-    allow-list, SetupError if keys or a package are missing, InputError for a broker of one's own that cannot be used,
+    A custom broker is called as Name(settings, clock): the result is a broker that is also the data feed, or a pair of
+    both. It decides itself which addresses it connects to. Raises AddressNotAllowed for an address off the
+    allow-list, SetupError if keys or a package are missing, InputError for a custom broker that cannot be used,
     and ConfigError for the simulated broker.
     """
     if settings.kind not in BROKERS:

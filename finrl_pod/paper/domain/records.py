@@ -110,7 +110,7 @@ class OrderRequest:
 class Order:
     """An order as reported by the broker.
 
-    id: the broker's. filled_quantity: cumulative shares. filled_average_price: None before the first fill.
+    id: id at the broker. filled_quantity: cumulative shares. filled_average_price: None before the first fill.
     raw_status: the broker status, verbatim. replaces, replaced_by: broker ids of the order before and after.
     """
 
@@ -193,7 +193,7 @@ class StreamState:
 
 @dataclass(frozen=True)
 class Position:
-    """Net shares of one symbol, negative when short. price: per share, None if the broker reports none."""
+    """Net shares of one symbol, negative when short. price: price per share, None if the broker reports none."""
 
     symbol: str
     quantity: Decimal

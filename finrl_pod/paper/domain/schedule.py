@@ -61,7 +61,7 @@ class TradingCycle:
 
 
 class Calendar:
-    """Sessions of an exchange: of New York's, or UTC days of one that never closes (CONTINUOUS)."""
+    """Sessions of the New York exchange, or UTC days of a market that never closes (CONTINUOUS)."""
 
     def __init__(self, exchange: str = EXCHANGE) -> None:
         self.exchange = exchange

@@ -43,7 +43,7 @@ class BrokerBooks:
 
 @dataclass(frozen=True)
 class Adoption:
-    """The books of a rebuilt journal. positions: own shares. external: the rest of the account's.
+    """The books of a rebuilt journal. positions: own shares. external: the other shares of the account.
 
     unsupported: corporate actions on own shares that could not be recorded.
     """
@@ -63,7 +63,7 @@ def read_books(broker: Broker) -> BrokerBooks:
 
 
 def adopt(store: Store, config: PaperConfig, broker: Broker, now: datetime) -> Adoption:
-    """Fill a new journal with the run's orders and fills at the broker. Raises BrokerError and JournalError."""
+    """Fill a new journal with the orders and fills of the run at the broker. Raises BrokerError and JournalError."""
     books = read_books(broker)
     runs = [allocation.name for allocation in allocations(config)]
     own_order_rows = own_orders(books.orders, [*runs, config.name])

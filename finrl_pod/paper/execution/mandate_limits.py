@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.backtest import lookback_of
@@ -43,8 +42,12 @@ def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:
     capped_limits = {
         name: limit if name == "max_turnover" else min(limit, risk.max_gross) for name, limit in limits.items()
     }
-    values: dict[str, Any] = {name: getattr(risk, name) or limit for name, limit in capped_limits.items()}
-    limits_of_config = replace(risk, **values)
+    limits_of_config = replace(
+        risk,
+        max_position=risk.max_position or capped_limits["max_position"],
+        max_order=risk.max_order or capped_limits["max_order"],
+        max_turnover=risk.max_turnover or capped_limits["max_turnover"],
+    )
     _check_admissible(config, limits_of_config)
     return limits_of_config
 

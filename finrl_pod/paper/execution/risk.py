@@ -117,7 +117,7 @@ class RiskManager:
         positions[request.symbol] += change
         unknown = [symbol for symbol, shares in positions.items() if shares and symbol not in exposure.prices]
         if unknown:
-            return f"the price of {unknown[0]}, which is held, is unknown"
+            return f"the price of {unknown[0]} is unknown, but its shares are held"
         values = {symbol: shares * exposure.prices[symbol] for symbol, shares in positions.items() if shares}
         size = abs(change) * exposure.prices[request.symbol]
         limits = exposure.limits or self.limits

@@ -397,7 +397,7 @@ class StrategyTrader:
 
 @dataclass(frozen=True)
 class _KeptState:
-    """An earlier decision's target, its state in this cycle, and the distance to it as a share of equity."""
+    """The target of an earlier decision, its state in this cycle, and the distance to it as a share of equity."""
 
     target: KeptTarget
     state: TargetState

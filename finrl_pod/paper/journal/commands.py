@@ -116,7 +116,7 @@ def read_result(store: Store, command_id: int) -> CommandResult | None:
 
 
 def current_user() -> str:
-    """Return the operating system's name of the user running this process, or "user UID" if there is none."""
+    """Return the name of the user running this process, or "user UID" if there is none."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

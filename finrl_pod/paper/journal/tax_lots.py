@@ -89,8 +89,8 @@ def read_selection(path: Path) -> Selection:
 
 @dataclass(frozen=True)
 class _Event:
-    """A purchase, a sale or a split. number: number of the fill, 0 for sales of other clients. shares: for a split,
-    their change.
+    """A purchase, a sale or a split. number: number of the fill, 0 for sales of other clients. shares: quantity, or
+    the change by a split.
 
     value: shares times price.
     """
@@ -138,7 +138,7 @@ def _sell(open_lots: list[Lot], sale: _Event, selection: Sequence[tuple[int, Dec
         lot = by_number.get(number)
         if lot is None or shares > lot.shares:
             has = "no shares" if lot is None else f"{lot.shares} shares"
-            raise InputError(f"sale {sale.number} cannot close {shares} shares of lot {number}, which has {has} then")
+            raise InputError(f"sale {sale.number} cannot close {shares} shares of lot {number}: it has {has} then")
         selected_lots.append((lot, shares))
     if sum((shares for _, shares in selected_lots), ZERO) > sale.shares:
         raise InputError(f"sale {sale.number} has {sale.shares} shares, fewer than its selection")

@@ -93,7 +93,7 @@ def _handler(heartbeat: Heartbeat, metrics: Metrics, by_symbol: SymbolMetrics) -
             values = {"heartbeat_age_seconds": heartbeat.age, "trading": float(heartbeat.trading), **metrics()}
             for name, value in values.items():
                 yield GaugeMetricFamily(f"finrl_pod_{name}", name.replace("_", " "), value=value)
-            families: dict[str, Any] = {}
+            families: dict[str, GaugeMetricFamily] = {}
             for symbol, figures in by_symbol().items():
                 for name, value in asdict(figures).items():
                     if name not in families:

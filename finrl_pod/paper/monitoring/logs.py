@@ -6,10 +6,13 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from finrl_pod.masking import environment_mask
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict
 
 
 class _StandardError:
@@ -31,7 +34,7 @@ def open_log(environment: Mapping[str, str] = os.environ) -> Any:
     secrets = environment_mask(environment)
     logging.getLogger().addHandler(logging.NullHandler())  # else warnings of other libraries reach standard error
 
-    def mask(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    def mask(_: Any, __: str, event: EventDict) -> EventDict:
         return {key: secrets.value(value) for key, value in event.items()}
 
     return structlog.wrap_logger(

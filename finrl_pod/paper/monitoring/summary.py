@@ -61,7 +61,7 @@ class DaySummary:
             f"distance to target: {self.distance:.2%} of equity",
             f"account and journal: {'; '.join(self.differences) or 'no differences'}",
             f"next decision: {self.next_decision:%Y-%m-%d %H:%M} UTC",
-            "" if self.has_prices else "prices of the close were not available: those of the close before are used",
+            "" if self.has_prices else "prices of the close were not available: the previous closes are used",
         ]
         return "\n".join(line for line in lines if line)
 

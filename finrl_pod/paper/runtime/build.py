@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -21,7 +20,7 @@ from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.runtime.control import CommandHandler
 from finrl_pod.paper.runtime.daemon import Daemon, HeartbeatSink
-from finrl_pod.paper.settings import PaperConfig, allocations, plain
+from finrl_pod.paper.settings import PaperConfig, allocations, pack
 
 
 def build_daemon(
@@ -61,7 +60,7 @@ def build_daemon(
 
 def record_settings(store: Store, config: PaperConfig, now: datetime) -> None:
     """Write the settings to the journal if they differ from the last ones."""
-    content = json.dumps(plain(config), sort_keys=True)
+    content = pack(config)
     last = store.last(schema.settings)
     if last is None or last.content != content:
         store.add(schema.settings, now, content=content)

@@ -31,7 +31,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
         harness.run_clock()
         days = harness.days
         harness.run_until(days[0].close + 600, lambda: add_external_orders(harness))
-        harness.run_until(days[1].close + 600, lambda: harness.exchange.conditions.halted.update(HALTED_SYMBOLS))
+        harness.run_until(
+            days[1].close + 600, lambda: harness.exchange.conditions.halted_symbols.update(HALTED_SYMBOLS)
+        )
         # Row 36: two open buys are replaced externally; one of them fills before its replacement is accepted.
         harness.run_until(days[2].open + 600, harness.slow_clock)
         replace(harness, open_buys(harness)[0])
@@ -48,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
         assert harness.daemon is not None
         harness.daemon.send_signal(signal.SIGCONT)
         harness.run_clock()
-        harness.run_until(days[3].close + 1200, harness.exchange.conditions.halted.clear)
+        harness.run_until(days[3].close + 1200, harness.exchange.conditions.halted_symbols.clear)
         # Rows 35 and 37: a halt just before the opening auction; the cancels arrive during the auction.
         harness.run_until(days[4].open - 20, lambda: delay_cancels(harness))
         harness.command("halt", "--wait", "0")

@@ -79,7 +79,7 @@ def test_every_day_is_decided_and_filled_after_midnight_utc(run: DaemonHarness) 
     for order in run.orders():
         assert order.time_in_force == "gtc"
         assert order.status == "filled"
-        at = datetime.fromtimestamp(order.submitted, UTC)
+        at = datetime.fromtimestamp(order.submitted_at, UTC)
         assert (at.hour, at.minute) < (0, 30)
     held = {symbol.replace("/", "") for symbol in run.exchange.ledger.holdings}
     assert held == {"BTCUSD", "ETHUSD", "SOLUSD"}
@@ -119,7 +119,7 @@ def test_slices_are_gtc_orders_sent_once_after_midnight_utc(sliced: DaemonHarnes
         day = next(day for day in sliced.days if day.date == date.fromisoformat(bar) + timedelta(days=1))
         sent = [order for order in sliced.orders(bar) if order.symbol == symbol]
         assert sum((order.filled for order in sent), Decimal(0)) == Decimal(quantity)
-        steps = [int((order.submitted - day.open - 120) // 900) for order in sent]
+        steps = [int((order.submitted_at - day.open - 120) // 900) for order in sent]
         sizes.append(len(sent))
         assert steps == sorted(set(steps))
         assert steps[-1] <= 4

@@ -36,9 +36,9 @@ def prepare(harness: DaemonHarness, days: int) -> None:
 
     def halt(kind: str, what: dict[str, Any]) -> None:
         if kind == "order" and what["event"] == "partial_fill" and what["order"]["side"] == "buy":
-            harness.exchange.conditions.halted.add(what["order"]["symbol"])
+            harness.exchange.conditions.halted_symbols.add(what["order"]["symbol"])
         elif kind == "account" and what["event"] == "close":
-            harness.exchange.conditions.halted.clear()
+            harness.exchange.conditions.halted_symbols.clear()
 
     harness.exchange.listeners.insert(0, halt)
 

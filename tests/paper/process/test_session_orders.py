@@ -56,7 +56,7 @@ def fill_partially_then_halt(harness: DaemonHarness) -> None:
 
     def halt(kind: str, what: dict[str, Any]) -> None:
         if kind == "order" and what["event"] == "partial_fill" and what["order"]["side"] == "buy":
-            harness.exchange.conditions.halted.add(what["order"]["symbol"])
+            harness.exchange.conditions.halted_symbols.add(what["order"]["symbol"])
 
     harness.exchange.listeners.insert(0, halt)
 
@@ -64,7 +64,7 @@ def fill_partially_then_halt(harness: DaemonHarness) -> None:
 def remove_faults(harness: DaemonHarness) -> None:
     harness.server.faults.clear()
     harness.exchange.listeners.pop(0)
-    harness.exchange.conditions.halted.clear()
+    harness.exchange.conditions.halted_symbols.clear()
 
 
 def open_buys(harness: DaemonHarness) -> list[Order]:

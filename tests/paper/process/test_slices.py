@@ -45,7 +45,7 @@ def test_every_intent_is_filled_once_in_at_most_one_order_a_slice(run: DaemonHar
     for symbol, quantity in intents:
         sent = run.orders(bar, symbol)
         assert sum((order.filled for order in sent), Decimal(0)) == Decimal(quantity)
-        steps = [int((order.submitted - opened) // 600) for order in sent]
+        steps = [int((order.submitted_at - opened) // 600) for order in sent]
         assert steps == sorted(set(steps))
         assert steps[-1] <= 4
         assert len(run.posts(bar, symbol)) == len(sent)

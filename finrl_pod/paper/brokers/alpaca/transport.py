@@ -114,7 +114,7 @@ MAX_SUBMIT_WAIT = 2.0  # seconds of the clock that an order waits for the rate l
 _MIN_TIMEOUT = 0.2  # real seconds: a socket needs that however fast a scaled clock runs
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
-_LATE = "the broker's response did not end within the limit of time"
+_LATE = "the response did not end within the limit of time"
 _MAX_TEXT_SHOWN = 200  # characters of a response that is not JSON
 _MAX_RATE_LIMIT_WAIT = 90.0  # seconds: a limit per minute never needs more
 
@@ -127,7 +127,7 @@ class RequestContext:
         self.limiter = limiter or RateLimiter(clock)
 
     def wait_after(self, status: int, headers: Any) -> float:
-        """Return the seconds to wait after a response: 0 except after a 429, which also holds later requests."""
+        """Return the seconds to wait after a response: 0 except after a 429. Later requests wait too."""
         if status != 429:
             return 0.0
         wait = _MAX_RATE_LIMIT_WAIT
@@ -229,7 +229,7 @@ def _read_body(response: Any, error: type[Exception]) -> None:
         size += len(chunk)
         if size > _MAX_RESPONSE_BYTES:
             response.close()
-            raise error(f"the broker's response is longer than {_MAX_RESPONSE_BYTES:,} bytes")
+            raise error(f"the response is longer than {_MAX_RESPONSE_BYTES:,} bytes")
     response._content = b"".join(chunks)
     response._content_consumed = True
 
