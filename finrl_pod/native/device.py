@@ -1,8 +1,8 @@
 """Which version of an operation runs where: C++ on CPUs, Triton on CUDA devices, torch everywhere else.
 
-Triton comes with torch's CUDA builds and is imported on first use only. A Triton kernel takes contiguous tensors on a
-CUDA device; with TRITON_INTERPRET=1 in the environment, Triton runs it on CPU tensors in its interpreter, which is how
-kernels are tested without a device. The torch version of each kernel stands beside it and defines the result.
+Triton comes with the CUDA builds of torch and is imported on first use only. A Triton kernel takes contiguous tensors
+on a CUDA device; with TRITON_INTERPRET=1 in the environment, Triton runs it on CPU tensors in its interpreter: so are
+kernels tested without a device. The torch version of each kernel stands beside it and defines the result.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ GRID_LIMITS = (
 )  # of x, y and z; CUDA C++ Programming Guide, table of technical specifications
 Observer = Callable[[str, tuple[Any, ...], dict[str, Any]], AbstractContextManager[None]]
 _observers: list[Observer] = []
-_forced: list[bool] = []
+_simulations: list[bool] = []
 
 
 @contextmanager
 def as_on_device() -> Iterator[None]:
     """Treat the CPU as a GPU in the programs made and run inside: no C++ kernels, no early stops that wait for data."""
-    _forced.append(True)
+    _simulations.append(True)
     try:
         yield
     finally:
-        _forced.pop()
+        _simulations.pop()
 
 
 def on_device(device: torch.device) -> bool:
-    """Whether programs on this device are those of a GPU."""
-    return device.type != "cpu" or bool(_forced)
+    """True if the programs for GPUs run on this device."""
+    return device.type != "cpu" or bool(_simulations)
 
 
 def use_triton(x: Tensor) -> bool:
@@ -52,7 +52,7 @@ def use_triton(x: Tensor) -> bool:
 
 
 def is_interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter, which is decided when Triton is imported."""
+    """True if kernels run in the Triton interpreter; the import of Triton decides it."""
     return os.environ.get(INTERPRET) == "1"
 
 
@@ -63,7 +63,7 @@ def is_triton_installed() -> bool:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    """Launch a Triton kernel on a grid. args: tensors (None where absent) and numbers; constants: of compile time.
+    """Launch a Triton kernel on a grid. args: tensors (None where absent), numbers; constants: compile-time constants.
 
     Raises InputError for a grid that is larger than CUDA allows.
     """
@@ -104,5 +104,5 @@ def matmul_precision(precision: str, device: torch.device) -> Iterator[None]:
 
 
 def block_size(n: int) -> int:
-    """The smallest power of two that is at least n: Triton's blocks have such sizes."""
+    """The smallest power of two that is at least n: blocks of Triton have such sizes."""
     return 1 << max(n - 1, 0).bit_length()

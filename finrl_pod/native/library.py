@@ -1,7 +1,7 @@
-"""Compiles a C++ source once per machine, keeps the library in the user's cache and loads it.
+"""Compiles a C++ source once per machine, keeps the library in the user cache and loads it.
 
 Kernels are optional: without a compiler, or with FINRL_POD_NATIVE=0, `load` returns None and the caller uses its torch
-or numpy implementation, which defines the result. Wheels for Linux on x86-64 carry libraries that
+or numpy implementation, the definition of the result. Wheels for Linux on x86-64 carry libraries that
 `prebuild` compiled for levels of that architecture; the highest that the processor has is loaded.
 """
 
@@ -40,14 +40,14 @@ SWITCH = "FINRL_POD_NATIVE"
 VERSION_TIMEOUT_SECONDS = 20.0
 _log = logging.getLogger(__name__)
 _reporting = threading.Lock()
-_failures: dict[str, str] = {}  # reasons by the library's name, or the compiler's if it is unusable
+_failures: dict[str, str] = {}  # reasons by the name of the library, or of the compiler if it is unusable
 
 
 @functools.cache
 def load(source: Path, *structures: type[ctypes.Structure]) -> ctypes.CDLL | None:
     """The compiled library of `source`, or None if it is switched off, there is no compiler, or compiling failed.
 
-    structures: the argument structs that its functions take; `check_layout` compares them with the library's. A
+    structures: the argument structs that its functions take; `check_layout` compares them with the library. A
     compiler that fails or is too slow is logged as a warning of one sentence.
     """
     if os.environ.get(SWITCH, "1") == "0":
@@ -57,7 +57,7 @@ def load(source: Path, *structures: type[ctypes.Structure]) -> ctypes.CDLL | Non
         check_layout(prebuilt, source, *structures)
         return prebuilt
     compiler = find_compiler()
-    library = None if compiler is None else _compiled(source, compiler)
+    library = None if compiler is None else _load_compiled(source, compiler)
     if library is not None:
         check_layout(library, source, *structures)
     return library
@@ -66,7 +66,7 @@ def load(source: Path, *structures: type[ctypes.Structure]) -> ctypes.CDLL | Non
 def uncompiled(sources: Sequence[Path]) -> list[Path]:
     """The sources that `load` would compile: neither prebuilt nor cached, with a compiler and not switched off.
 
-    None with a compiler that does not run, of which `load` warns.
+    Empty with a compiler that does not run; `load` warns about it.
     """
     compiler = find_compiler()
     if compiler is None or os.environ.get(SWITCH, "1") == "0" or not _version(compiler):
@@ -80,7 +80,7 @@ def compile_sources(sources: Sequence[Path]) -> None:
     if compiler is None:
         return
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda source: _compiled(source, compiler), sources))
+        list(pool.map(lambda source: _load_compiled(source, compiler), sources))
 
 
 def cache_folder() -> Path:
@@ -102,21 +102,22 @@ def _cached(name: str) -> Path | None:
     return next((path for folder in (cache_folder(), _user_cache()) if (path := folder / name).exists()), None)
 
 
-def _compiled(source: Path, compiler: str) -> ctypes.CDLL | None:
+def _load_compiled(source: Path, compiler: str) -> ctypes.CDLL | None:
     """The cached library, else a compiled one; None if compiling fails, or failed before in this process."""
-    name = failed = _library_name(source, compiler)
+    name = failure_key = _library_name(source, compiler)
     try:
         if (cached := _cached(name)) is not None:
             return ctypes.CDLL(str(cached))
         return None if _failures.keys() & {name, compiler} else _compile(source, compiler, name)
     except UnusableCompiler as error:
-        failed, reason = compiler, str(error)
+        failure_key = compiler
+        reason = str(error)
     except (OSError, CompilationError) as error:
         reason = str(error)
     with _reporting:
         if reason not in _failures.values():  # what fails for every source is reported once
             _log.warning("%s is not compiled, and slower plain code runs in its place: %s", source.name, reason)
-        _failures[failed] = reason
+        _failures[failure_key] = reason
     return None
 
 
@@ -124,13 +125,13 @@ def _compile(source: Path, compiler: str, name: str) -> ctypes.CDLL:
     """Compile a library, write it to the cache under its name, and load it."""
     cached = cache_folder() / name
     with tempfile.TemporaryDirectory() as scratch:
-        compiled = Path(scratch) / name
-        compile_source(source, compiled, compiler)
+        library_path = Path(scratch) / name
+        compile_source(source, library_path, compiler)
         try:
             cached.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_file(cached, compiled.read_bytes())
+            replace_file(cached, library_path.read_bytes())
         except OSError:  # the cache cannot be written: the next process compiles again
-            return ctypes.CDLL(str(compiled))
+            return ctypes.CDLL(str(library_path))
     return ctypes.CDLL(str(cached))
 
 
@@ -152,7 +153,11 @@ def is_prebuilt(source: Path) -> bool:
 def prebuilt_libraries(source: Path) -> list[Path]:
     """Libraries of the wheel that run on this processor, the highest level first."""
     features = _processor_features()
-    found = [PREBUILT / prebuilt_name(source, level) for level, needed in LEVELS.items() if needed <= features]
+    found = [
+        PREBUILT / prebuilt_name(source, level)
+        for level, level_features in LEVELS.items()
+        if level_features <= features
+    ]
     return [library for library in found if library.exists()]
 
 
@@ -179,7 +184,7 @@ def _version(compiler: str) -> str:
 
 
 def _processor() -> str:
-    """Processor model and features, which -march=native depends on."""
+    """Processor model and features; -march=native depends on them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -205,10 +210,11 @@ def check_layout(library: ctypes.CDLL, source: Path, *structures: type[ctypes.St
         if size_of is None:
             raise RuntimeError(f"{source.name} does not export the size of struct {name}; add EXPORT_SIZE({name})")
         size_of.restype = ctypes.c_int64
-        declared, described = _declared_fields(text, name), _described_fields(structure)
-        if declared != described:
-            different = [pair for pair in zip(declared, described, strict=False) if pair[0] != pair[1]]
-            first = different[0] if different else (len(declared), len(described))
+        cpp_fields = _declared_fields(text, name)
+        python_fields = _described_fields(structure)
+        if cpp_fields != python_fields:
+            different = [pair for pair in zip(cpp_fields, python_fields, strict=False) if pair[0] != pair[1]]
+            first = different[0] if different else (len(cpp_fields), len(python_fields))
             raise RuntimeError(
                 f"struct {name} differs between {source.name} and Python, first {first[0]} against {first[1]}; "
                 "declare the same fields in both, in the same order"
@@ -221,7 +227,7 @@ def check_layout(library: ctypes.CDLL, source: Path, *structures: type[ctypes.St
 
 
 def _described_fields(structure: type[ctypes.Structure]) -> list[tuple[str, str]]:
-    """Name and kind of each field of a ctypes structure, those of its base first."""
+    """Name and kind of each field of a ctypes structure, the fields of its base first."""
     fields = []
     for base in reversed(structure.__mro__):
         for name, kind, *_ in vars(base).get("_fields_", ()):
@@ -232,7 +238,7 @@ def _described_fields(structure: type[ctypes.Structure]) -> list[tuple[str, str]
 
 
 def _declared_fields(text: str, name: str) -> list[tuple[str, str]]:
-    """Name and kind of each field of a C++ struct of plain data, those of its base first; empty if it is not there."""
+    """Name and kind of each field of a C++ struct of plain data, base fields first; empty if it is not there."""
     found = re.search(rf"^struct {name}(?: : (\w+))? \{{\n(.*?)^\}};", text, re.MULTILINE | re.DOTALL)
     if found is None:
         return []

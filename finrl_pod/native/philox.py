@@ -1,7 +1,7 @@
 """Random numbers of all members in one launch: the counter-based generator Philox-4x32-10.
 
-Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3". A number is a function of a key,
-which belongs to a member and a purpose, of how often the member drew before, and of its place in the draw. A draw
+Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3". A number is a function of a key
+for a member and a purpose, of how often the member drew before, and of its place in the draw. A draw
 therefore has no state but a count on the device, needs no launch for each member, and can be part of a CUDA graph.
 """
 
@@ -28,7 +28,7 @@ Kind = Literal["words", "uniform", "normal"]
 
 
 def random_source(seed: int, members: Sequence[int], purpose: str, device: torch.device) -> RandomSource:
-    """Random numbers of the members: Philox on GPUs, torch's generators on CPUs."""
+    """Random numbers of the members: Philox on GPUs, generators of torch on CPUs."""
     if on_device(device):
         return PhiloxGenerator([key(seed, member, purpose) for member in members], device)
     return MemberGenerators(generators(seed, members, purpose, device))
@@ -38,8 +38,8 @@ class PhiloxGenerator:
     """Philox-4x32-10 of P members; draws are [P, ...], or have the members in dimension `dim`."""
 
     def __init__(self, keys: Sequence[int], device: torch.device | str = "cpu") -> None:
-        """keys: of 64 bits, one a member."""
-        self.keys = torch.tensor([_signed(k) for k in keys], device=device)
+        """keys: one of 64 bits for each member."""
+        self.keys = torch.tensor([_to_signed(k) for k in keys], device=device)
         self.counts = torch.zeros_like(self.keys)  # draws so far
         self.members = [_MemberCount(self.counts, p) for p in range(len(keys))]
 
@@ -64,16 +64,17 @@ class PhiloxGenerator:
         return torch.argsort(self._draw("words", (n,), torch.int64, 0), dim=1, stable=True)
 
     def _draw(self, kind: Kind, shape: tuple[int, ...], dtype: torch.dtype, dim: int) -> Tensor:
-        drawn = philox(self.keys, self.counts, math.prod(shape), kind, dtype).view(len(self.keys), *shape)
+        numbers = philox(self.keys, self.counts, math.prod(shape), kind, dtype).view(len(self.keys), *shape)
         self.counts += 1
-        return drawn.movedim(0, dim).contiguous() if dim else drawn
+        return numbers.movedim(0, dim).contiguous() if dim else numbers
 
 
 class _MemberCount:
     """State of one member: how often it drew."""
 
     def __init__(self, counts: Tensor, member: int) -> None:
-        self._counts, self._member = counts, member
+        self._counts = counts
+        self._member = member
 
     def get_state(self) -> Tensor:
         return self._counts[self._member].cpu().clone()
@@ -88,7 +89,8 @@ def philox(keys: Tensor, counts: Tensor, n: int, kind: Kind, dtype: torch.dtype)
     kind: "words", integers of 32 bits; "uniform" in [0, 1); "normal". Number 4 i + j is word j of the counter
     (i, 0, count, 0), or made of words j and j + 1 in pairs for normal numbers.
     """
-    members, counters = len(keys), -(-n // 4)
+    members = len(keys)
+    counters = -(-n // 4)
     if use_triton(keys) and n:
         out = torch.empty(members, n, dtype=dtype, device=keys.device)
         blocks = -(-counters // BLOCK)
@@ -116,13 +118,18 @@ def philox_rounds(
     a, b, c, d = counter
     low, high = (x.unsqueeze(1) for x in key)
     for _ in range(ROUNDS):
-        first, second = MULTIPLIERS[0] * a, MULTIPLIERS[1] * c  # of 64 bits; those above are not needed
-        a, b, c, d = (second >> 32) & WORD ^ b ^ low, second & WORD, (first >> 32) & WORD ^ d ^ high, first & WORD
-        low, high = (low + KEY_STEPS[0]) & WORD, (high + KEY_STEPS[1]) & WORD
+        first = MULTIPLIERS[0] * a
+        second = MULTIPLIERS[1] * c  # of 64 bits; those above are not needed
+        a = (second >> 32) & WORD ^ b ^ low
+        b = second & WORD
+        c = (first >> 32) & WORD ^ d ^ high
+        d = first & WORD
+        low = (low + KEY_STEPS[0]) & WORD
+        high = (high + KEY_STEPS[1]) & WORD
     return a, b, c, d
 
 
-def _signed(word: int) -> int:
+def _to_signed(word: int) -> int:
     """The int64 with the same 64 bits."""
     return word - (1 << 64) if word >= 1 << 63 else word
 

@@ -33,7 +33,7 @@ FLAGS = (
 _V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})
 LEVELS = {"x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}, "x86-64-v3": _V3}
 COMPILE_TIMEOUT_SECONDS = 120
-MAX_REASON = 80  # characters of a compiler's message
+MAX_REASON = 80  # characters of a compiler message
 
 
 class CompilationError(Exception):

@@ -1,6 +1,6 @@
-"""CPU threads of torch and the kernels, which share one OpenMP runtime.
+"""CPU threads of torch and the kernels: they share one OpenMP runtime.
 
-Forked processes have one: the OpenMP runtime of GCC waits forever for the threads of the parent, which no child has.
+Forked processes have one: the OpenMP runtime of GCC waits forever for the threads of the parent; no child has them.
 `gymnasium.vector.AsyncVectorEnv`, `multiprocessing` and process pools fork by default on Linux with Python before 3.14.
 """
 
@@ -12,12 +12,12 @@ from contextlib import contextmanager
 
 import torch
 
-_forked: list[bool] = []
+_forks: list[bool] = []
 
 
 def use_threads(count: int) -> None:
     """Use this many threads in this process; one in a forked process, whatever the count."""
-    torch.set_num_threads(1 if _forked else count)
+    torch.set_num_threads(1 if _forks else count)
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def restored_threads() -> Iterator[None]:
 def one_thread() -> Iterator[None]:
     """Use one thread within the context, around loops of operations that are too small to share.
 
-    On a busy machine each such operation waits for all threads, which takes 9 to 23 times as long.
+    On a busy machine each such operation waits for all threads and takes 9 to 23 times as long.
     """
     with restored_threads():
         torch.set_num_threads(1)
@@ -42,7 +42,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _use_one_after_fork() -> None:
-    _forked.append(True)
+    _forks.append(True)
     torch.set_num_threads(1)
 
 

@@ -26,14 +26,14 @@ def check_strategy_name(name: str) -> None:
 
     Raises InputError for an unknown name, a missing file, and a file without the class.
     """
-    known = (*BASELINE_NAMES, *SEEDED_BASELINE_NAMES)
+    names = (*BASELINE_NAMES, *SEEDED_BASELINE_NAMES)
     if is_file_reference(name):
         check_file_defines(name, f"the strategy {name}")
-    elif name not in known and not is_custom(name):
+    elif name not in names and not is_custom(name):
         if name.endswith(".py"):
             raise InputError(f"strategy {name!r} is a file: add the name of its class, as {name}:MyStrategy")
         if "/" in name or "\\" in name:
             raise InputError(
-                f"there is no run and no saved agent {name!r}: give a path that exists, or a strategy's name"
+                f"there is no run and no saved agent {name!r}: give a path that exists, or the name of a strategy"
             )
-        raise InputError(f"unknown strategy {name!r}; {closest_part('strategies', name, known)}")
+        raise InputError(f"unknown strategy {name!r}; {closest_part('strategies', name, names)}")

@@ -26,7 +26,7 @@ from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
 BARS_OF_A_MONTH = 23  # daily bars from the first bar of a month to its last, at most
 REMEMBERED_MONTHS = 1_000
-_remembered: dict[tuple[str, bytes], Floats | None] = {}
+_month_cache: dict[tuple[str, bytes], Floats | None] = {}
 
 
 def with_base(market: MarketTensor, panel: Panel, mandate: MandateConfig | None) -> MarketTensor:
@@ -91,7 +91,7 @@ def base_lookback(name: str) -> int | None:
 
 @lru_cache
 def base_strategy(name: str) -> Strategy:
-    """The strategy of a base: a baseline, or a user's `file.py:Class` or `package.module:Class`.
+    """The strategy of a base: a baseline, or a custom `file.py:Class` or `package.module:Class`.
 
     Raises ConfigError for one that does not exist or cannot be a base.
     """
@@ -131,21 +131,21 @@ def _weights(strategy: Strategy, window: Window) -> Floats | None:
 
 
 def _month_weights(name: str, window: Window) -> Floats | None:
-    """Weights of a base at a month's first bar, remembered by the window's contents: each bar of the month asks."""
+    """Weights of a base at the first bar of a month, cached by the contents of the window."""
     columns = (window.close, window.tradable, window.open, window.high, window.low, window.volume, window.benchmark)
     digest = hashlib.blake2b(repr((window.symbols, window.times.tobytes())).encode())
     for column in columns:
         digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
     key = (name, digest.digest())
-    if key not in _remembered:
-        _remembered[key] = _weights(base_strategy(name), window)
-        if len(_remembered) > REMEMBERED_MONTHS:
-            del _remembered[next(iter(_remembered))]
-    return _remembered[key]
+    if key not in _month_cache:
+        _month_cache[key] = _weights(base_strategy(name), window)
+        if len(_month_cache) > REMEMBERED_MONTHS:
+            del _month_cache[next(iter(_month_cache))]
+    return _month_cache[key]
 
 
 def _until(window: Window, t: int, lookback: int | None) -> Window:
-    """The window's bars up to and including t, at most `lookback` of them."""
+    """The bars of the window up to and including t, at most `lookback` of them."""
     past = slice(0 if lookback is None else max(0, t + 1 - lookback), t + 1)
 
     def column(values: Floats | None) -> Floats | None:
@@ -167,14 +167,17 @@ def _until(window: Window, t: int, lookback: int | None) -> Window:
 
 def _daily(monthly: Floats, tradable: Bools) -> Floats:
     """Weights [T, N] forward-filled from month to month, and passed on from untradable assets to the others."""
-    known = np.isfinite(monthly[:, 0])
-    latest = np.maximum.accumulate(np.where(known, np.arange(len(monthly)), -1))
+    is_defined = np.isfinite(monthly[:, 0])
+    latest = np.maximum.accumulate(np.where(is_defined, np.arange(len(monthly)), -1))
     forward_filled = np.where((latest >= 0)[:, None], monthly[np.maximum(latest, 0)], np.nan)
     total = forward_filled.sum(1, keepdims=True)
-    held = np.where(tradable, forward_filled, 0.0)
-    held[latest < 0] = np.nan
-    share = held.sum(1, keepdims=True)
+    tradable_weights = np.where(tradable, forward_filled, 0.0)
+    tradable_weights[latest < 0] = np.nan
+    share = tradable_weights.sum(1, keepdims=True)
     weights: Floats = np.divide(
-        held * total, share, out=np.where(latest[:, None] < 0, np.nan, 0.0 * held), where=share > 0
+        tradable_weights * total,
+        share,
+        out=np.where(latest[:, None] < 0, np.nan, 0.0 * tradable_weights),
+        where=share > 0,
     )
     return weights

@@ -1,7 +1,7 @@
-"""A mandate on one account: bars of windows instead of a market's tables, for backtests and the paper daemon.
+"""A mandate on one account: bars of windows instead of the tables of a market, for backtests and the paper daemon.
 
 `MandateAccount` turns scores into target weights and keeps the virtual holdings. `BasePortfolio` is the strategy of an
-agent that never tilts, which champions are compared with. `MandateRecorder` records desired weights before limits.
+agent that never tilts: champions are compared with it. `MandateRecorder` records desired weights before limits.
 """
 
 from __future__ import annotations
@@ -65,37 +65,41 @@ class MandateAccount:
     """
 
     def __init__(self, config: MandateConfig, leverage: float) -> None:
-        self.config, self.leverage = config, leverage
+        self.config = config
+        self.leverage = leverage
         risk = RISK_BARS + 1 if needs_returns(config) else 1
         base = base_lookback(config.base)
         self.lookback = None if base is None else max(base, risk, MIN_LOOKBACK)
         self._last_tilt: Callable[[], DesiredTilt] | None = None  # of the last decision
         self._without_limit = replace(config, max_weight=1.0)
-        self._held: VirtualHoldings | None = None
+        self._virtual_holdings: VirtualHoldings | None = None
         self._time: np.datetime64 | None = None
         self._symbols: tuple[str, ...] = ()
 
     def target_weights(self, scores: Tensor, combine: Combine, window: Window, positions: Positions) -> Floats | None:
-        """Target weights [N] at the window's last bar, or None where the mandate does not trade.
+        """Target weights [N] at the last bar of the window, or None where the mandate does not trade.
 
         scores: [M, N] float64 of M members. combine: desired weights [M, N] of the members -> [N] of the account.
         Raises InputError for desired weights that are not finite or break a limit.
         """
-        bar, periods = self._bar(window), bars_per_year(window.times)
-        held = torch.from_numpy(positions.weights)
+        bar = self._bar(window)
+        periods = bars_per_year(window.times)
+        holdings = torch.from_numpy(positions.weights)
         close = torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0))
         rules = (self.config, self.leverage, periods)
-        desired = torch.from_numpy(combine(desired_weights(scores, bar, held, *rules).numpy()))
-        if error := weights_error(desired, window.symbols, limit=self.leverage, max_weight=self.config.max_weight):
+        tilt = torch.from_numpy(combine(desired_weights(scores, bar, holdings, *rules).numpy()))
+        if error := weights_error(tilt, window.symbols, limit=self.leverage, max_weight=self.config.max_weight):
             raise InputError(f"desired weights {error}")
-        time, held_now = window.times[-1], held.clone()
+        time = window.times[-1]
+        held_now = holdings.clone()
         self._last_tilt = lambda: DesiredTilt(
             time, self._unlimited_tilt(scores, combine, bar, held_now), self._allowed_share(bar, held_now, periods)
         )
-        state = self._virtual(window, held, periods)
-        entry = entry_weights(bar, held, *rules)
-        decision = trade_towards(desired, entry, bar, held, state.weights, state.budget, self.config)
-        self._held, self._time = VirtualHoldings(decision.weights, close, decision.budget), window.times[-1]
+        state = self._virtual(window, holdings, periods)
+        entry = entry_weights(bar, holdings, *rules)
+        decision = trade_towards(tilt, entry, bar, holdings, state.weights, state.budget, self.config)
+        self._virtual_holdings = VirtualHoldings(decision.weights, close, decision.budget)
+        self._time = window.times[-1]
         self._symbols = window.symbols
         return decision.weights.numpy() if bool(decision.trades) else None
 
@@ -105,79 +109,80 @@ class MandateAccount:
         return None if self._last_tilt is None else self._last_tilt()
 
     def virtual_holdings(self, window: Window, positions: Positions) -> VirtualHoldings:
-        """Virtual holdings and turnover budget at the window's last bar, before its decision."""
+        """Virtual holdings and turnover budget at the last bar of the window, before its decision."""
         return self._virtual(window, torch.from_numpy(positions.weights), bars_per_year(window.times))
 
     def state(self) -> dict[str, Any] | None:
         """Virtual holdings after the last decision as plain JSON values; None before the first decision."""
-        if self._held is None or self._time is None:
+        if self._virtual_holdings is None or self._time is None:
             return None
-        budget = self._held.budget
+        budget = self._virtual_holdings.budget
         return {
             "time": str(self._time),
-            "weights": dict(zip(self._symbols, self._held.weights.tolist(), strict=True)),
+            "weights": dict(zip(self._symbols, self._virtual_holdings.weights.tolist(), strict=True)),
             "budget": None if budget is None else float(budget),
         }
 
     def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
-        """Continue from `state`; None forgets the virtual holdings, which then start at the actual ones.
+        """Continue from `state`; None forgets the virtual holdings: they then start at the actual ones.
 
-        The weight of a symbol that the account no longer trades becomes cash, which later decisions invest.
+        The weight of a symbol that the account no longer trades becomes cash; later decisions invest it.
         """
-        self._held = self._time = None
+        self._virtual_holdings = self._time = None
         if state is None:
             return
-        known: Mapping[str, float] = state["weights"]
-        weights = torch.tensor([known.get(symbol, 0.0) for symbol in symbols], dtype=torch.float64)
+        has_price: Mapping[str, float] = state["weights"]
+        weights = torch.tensor([has_price.get(symbol, 0.0) for symbol in symbols], dtype=torch.float64)
         budget = None
         if self.config.max_turnover:
             left = initial_budget(self.config) if state["budget"] is None else state["budget"]
             budget = torch.tensor(left, dtype=torch.float64)
-        self._held = VirtualHoldings(weights, torch.ones_like(weights), budget)
-        self._time, self._symbols = np.datetime64(state["time"]), tuple(symbols)
+        self._virtual_holdings = VirtualHoldings(weights, torch.ones_like(weights), budget)
+        self._time = np.datetime64(state["time"])
+        self._symbols = tuple(symbols)
 
-    def _unlimited_tilt(self, scores: Tensor, combine: Combine, bar: MandateBar, held: Tensor) -> Floats:
+    def _unlimited_tilt(self, scores: Tensor, combine: Combine, bar: MandateBar, holdings: Tensor) -> Floats:
         """Active weights [N] without limits on weights and risk; NaN outside the base."""
         weights = tilted(
-            torch.cat([scores, torch.zeros_like(scores[:1])]), bar, held, self._without_limit, self.leverage
+            torch.cat([scores, torch.zeros_like(scores[:1])]), bar, holdings, self._without_limit, self.leverage
         )
         base = weights[-1].numpy()
         active: Floats = np.where(base > 0, combine(weights[:-1].numpy()) - base, np.nan)
         return active
 
-    def _allowed_share(self, bar: MandateBar, held: Tensor, bars_per_year: float) -> float:
+    def _allowed_share(self, bar: MandateBar, holdings: Tensor, bars_per_year: float) -> float:
         """Active share of desired weights that tilt half of the base up and half down, within all limits."""
         scores = torch.stack([LARGEST_SCORE * half_signs(bar.base), torch.zeros_like(bar.base)])
-        tilted_half, untilted = desired_weights(scores, bar, held, self.config, self.leverage, bars_per_year)
-        return float((tilted_half - untilted).abs().sum() / 2)
+        tilted_half, base_weights = desired_weights(scores, bar, holdings, self.config, self.leverage, bars_per_year)
+        return float((tilted_half - base_weights).abs().sum() / 2)
 
     def _bar(self, window: Window) -> MandateBar:
         tradable = torch.from_numpy(window.tradable[-1])
         returns = None
         if needs_returns(self.config):
-            known = torch.from_numpy(window.tradable[-RISK_BARS - 1 :])
+            has_price = torch.from_numpy(window.tradable[-RISK_BARS - 1 :])
             close = torch.from_numpy(window.close[-RISK_BARS - 1 :]).nan_to_num(1.0)
-            returns = bar_returns(close, known)[-RISK_BARS:]
+            returns = bar_returns(close, has_price)[-RISK_BARS:]
             missing = RISK_BARS - len(returns)
             returns = torch.cat([returns.new_zeros(missing, returns.shape[1]), returns])
         decides = torch.from_numpy(decision_bars(window.times[-MIN_LOOKBACK:], self.config.decide_every)[-1:])
         return MandateBar(torch.from_numpy(base_at(self.config.base, window)), tradable, decides, returns)
 
-    def _virtual(self, window: Window, held: Tensor, periods: float) -> VirtualHoldings:
-        """Virtual holdings drifted to the window's last bar; the actual ones if the last decision is not in it."""
+    def _virtual(self, window: Window, holdings: Tensor, periods: float) -> VirtualHoldings:
+        """Virtual holdings drifted to the last bar of the window; the actual ones if the last decision is not in it."""
         index = None if self._time is None else _index(window.times, self._time)
         close = torch.from_numpy(window.close[-1])
-        if self._held is None or index is None or len(self._held.weights) != len(held):
-            return VirtualHoldings.initial(held, close, self.config)
+        if self._virtual_holdings is None or index is None or len(self._virtual_holdings.weights) != len(holdings):
+            return VirtualHoldings.initial(holdings, close, self.config)
         before = torch.from_numpy(_forward_filled(window, index))
         now = torch.from_numpy(_forward_filled(window, len(window.times) - 1))
-        state = self._held._replace(close=before)
+        state = self._virtual_holdings._replace(close=before)
         return state.moved(now, len(window.times) - 1 - index, self.config, periods)
 
 
 @dataclass
 class BasePortfolio:
-    """The mandate at tilt 0 with the same trading, as a strategy: what an agent's tilts are measured against."""
+    """The mandate at tilt 0 with the same trading, as a strategy: what the tilts of an agent are measured against."""
 
     mandate: MandateConfig
     leverage: float = 1.0
@@ -207,7 +212,7 @@ class BasePortfolio:
 
 
 class MandateStrategy(Strategy, Protocol):
-    """A strategy that may trade through a mandate's account."""
+    """A strategy that may trade through the account of a mandate."""
 
     @property
     def account(self) -> MandateAccount | None:
@@ -219,24 +224,26 @@ class MandateRecorder:
     """Wrap a strategy and record its agents' desired weights before limits and slow trading."""
 
     def __init__(self, inner: MandateStrategy) -> None:
-        self.inner, self.name, self.feature_names = inner, inner.name, inner.feature_names
+        self.inner = inner
+        self.name = inner.name
+        self.feature_names = inner.feature_names
         self.lookback: int | None = getattr(inner, "lookback", None)
-        self._recorded: list[DesiredTilt] = []
+        self._tilts: list[DesiredTilt] = []
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights of the wrapped strategy."""
         weights = self.inner.target_weights(window, positions)
-        desired = None if self.inner.account is None else self.inner.account.desired_tilt
-        if desired is not None and desired.time == window.times[-1]:  # else the strategy did not use its account
-            self._recorded.append(desired)
+        tilt = None if self.inner.account is None else self.inner.account.desired_tilt
+        if tilt is not None and tilt.time == window.times[-1]:  # else the strategy did not use its account
+            self._tilts.append(tilt)
         return weights
 
     def desired_tilts(self, times: Times, assets: int) -> DesiredTilts:
         """Desired tilts at the bars `times`; NaN where there are none."""
         weights = np.full((len(times), assets), np.nan)
-        for desired in self._recorded:
-            weights[np.searchsorted(times, desired.time)] = desired.weights
-        allowed = float(np.mean([desired.allowed for desired in self._recorded])) if self._recorded else math.nan
+        for tilt in self._tilts:
+            weights[np.searchsorted(times, tilt.time)] = tilt.weights
+        allowed = float(np.mean([tilt.allowed for tilt in self._tilts])) if self._tilts else math.nan
         return DesiredTilts(weights, allowed)
 
 
@@ -248,13 +255,13 @@ def half_signs(base: Tensor) -> Tensor:
 
 def _index(times: Times, time: np.datetime64) -> int | None:
     """Index of a bar before the last one, None if it is not there."""
-    found = np.flatnonzero(times[:-1] == time)
-    return int(found[0]) if len(found) else None
+    positions_of_time = np.flatnonzero(times[:-1] == time)
+    return int(positions_of_time[0]) if len(positions_of_time) else None
 
 
 def _forward_filled(window: Window, t: int) -> Floats:
     """Closes [N] at bar t forward-filled over gaps within the window; 1.0 before the first."""
-    known = np.isfinite(window.close[: t + 1])
-    latest = np.where(known.any(0), t - known[::-1].argmax(0), 0)
-    close: Floats = np.where(known.any(0), window.close[latest, np.arange(known.shape[1])], 1.0)
+    has_price = np.isfinite(window.close[: t + 1])
+    latest = np.where(has_price.any(0), t - has_price[::-1].argmax(0), 0)
+    close: Floats = np.where(has_price.any(0), window.close[latest, np.arange(has_price.shape[1])], 1.0)
     return close

@@ -11,7 +11,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.types import Floats, Positions, Window
 from finrl_pod_strategies.rule_based import is_rebalance_bar
 
-MIN_PRICED = 0.9  # share of the window's bars; an asset with fewer prices is skipped
+MIN_PRICED = 0.9  # share of the bars of the window; an asset with fewer prices is skipped
 NO_VARIANCE = 1e-12  # constant returns make a covariance matrix singular
 
 Weights = Callable[[Floats, Floats], Floats]  # of mean returns [K] and their covariance [K, K], the weights [K]
@@ -21,10 +21,10 @@ Weights = Callable[[Floats, Floats], Floats]  # of mean returns [K] and their co
 class Optimised:
     """Weights from moments of the returns of the trailing `bars` bars, fitted at the first bar of each month.
 
-    Assets need a price at the decision, at the window's first bar, and on nine tenths of the bars between; gaps are
-    filled forward. With as many assets as returns, the singular sample covariance is replaced by that of Ledoit and
-    Wolf (2004), which shrinks it. The account stays in cash until the window is full, and with needs_gain while no
-    asset has a positive mean return. Raises InputError with the date if a fit fails.
+    Assets need a price at the decision, at the first bar of the window, and on nine tenths of the bars between; gaps
+    are filled forward. With as many assets as returns, the singular sample covariance is shrunk as in Ledoit and Wolf
+    (2004). The account stays in cash until the window is full, and with needs_gain while no asset has a positive mean
+    return. Raises InputError with the date if a fit fails.
     """
 
     name: str
@@ -41,31 +41,31 @@ class Optimised:
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         if len(window.close) <= self.bars or not is_rebalance_bar(window, positions):
             return None
-        returns, chosen = trailing_returns(window, self.bars)
+        returns, assets_fitted = trailing_returns(window, self.bars)
         weights = np.zeros(len(window.symbols))
         if self.needs_gain and not (returns.mean(0) > 0).any():
             return weights
-        if len(chosen) == 1:
-            weights[chosen] = 1.0
-        elif len(chosen):
-            weights[chosen] = self._fit(returns, str(window.times[-1].astype("datetime64[D]")))
+        if len(assets_fitted) == 1:
+            weights[assets_fitted] = 1.0
+        elif len(assets_fitted):
+            weights[assets_fitted] = self._fit(returns, str(window.times[-1].astype("datetime64[D]")))
         return weights
 
     def _fit(self, returns: Floats, date: str) -> Floats:
         covariance = np.cov(returns.T) if len(returns) > returns.shape[1] else shrunk_covariance(returns)
         try:
-            fitted = self.model(returns.mean(0), covariance)
+            fit = self.model(returns.mean(0), covariance)
         except (ArithmeticError, RuntimeError, ValueError, np.linalg.LinAlgError) as error:
             raise InputError(f"{self.name} could not be fitted at {date}: {error}") from error
-        return np.asarray(fitted / fitted.sum(), dtype=np.float64)
+        return np.asarray(fit / fit.sum(), dtype=np.float64)
 
 
 def trailing_returns(window: Window, bars: int) -> tuple[Floats, np.ndarray]:
     """Simple returns [bars, K] of the K assets with enough prices, and their indices [K] among the symbols."""
     close = window.close[-bars - 1 :]
-    priced = np.isfinite(close)
-    enough = priced[0] & priced[-1] & window.tradable[-1] & (priced.mean(0) >= MIN_PRICED)
-    last_priced = np.maximum.accumulate(np.where(priced, np.arange(len(close))[:, None], 0), axis=0)
+    has_price = np.isfinite(close)
+    enough = has_price[0] & has_price[-1] & window.tradable[-1] & (has_price.mean(0) >= MIN_PRICED)
+    last_priced = np.maximum.accumulate(np.where(has_price, np.arange(len(close))[:, None], 0), axis=0)
     forward_filled = np.take_along_axis(close, last_priced, 0)[:, enough]
     returns = forward_filled[1:] / forward_filled[:-1] - 1.0
     moving = returns.std(0) > NO_VARIANCE
@@ -75,11 +75,11 @@ def trailing_returns(window: Window, bars: int) -> tuple[Floats, np.ndarray]:
 def shrunk_covariance(returns: Floats) -> Floats:
     """Covariance [K, K] of returns [T, K], shrunk to a multiple of the identity (Ledoit and Wolf 2004, eq. 14)."""
     count, assets = returns.shape
-    centred = returns - returns.mean(0)
-    sample = centred.T @ centred / count
+    deviations = returns - returns.mean(0)
+    sample = deviations.T @ deviations / count
     mean_variance = np.trace(sample) / assets
     spread = np.square(sample).sum() - assets * mean_variance**2
-    noise = (np.square(np.square(centred).sum(1)).sum() / count - np.square(sample).sum()) / count
+    noise = (np.square(np.square(deviations).sum(1)).sum() / count - np.square(sample).sum()) / count
     shrinkage = min(noise / spread, 1.0) if spread > 0 else 1.0
     shrunk: Floats = (1 - shrinkage) * sample + shrinkage * mean_variance * np.eye(assets)
     return shrunk
@@ -99,7 +99,7 @@ def mean_variance() -> Optimised:
 
 
 def hierarchical_risk_parity() -> Optimised:
-    """Hierarchical risk parity (Lopez de Prado 2016) with Ward's linkage; 252 bars."""
+    """Hierarchical risk parity (Lopez de Prado 2016) with Ward linkage; 252 bars."""
     return Optimised("hierarchical_risk_parity", _hierarchical_risk_parity, bars=252)
 
 
@@ -124,7 +124,7 @@ def _least_variance(covariance: Floats, gain: Floats) -> Floats:
     """Direction of the least variance w'Cw among w >= 0 with gain'w = 1.
 
     It is the direction of the non-negative least squares solution of |Lw|^2 + (gain'w - 1)^2 with C = L'L: along a
-    direction of variance v at gain 1, that sum has its minimum v / (1 + v), which increases with v.
+    direction of variance v at gain 1, that sum has its minimum v / (1 + v), increasing with v.
     """
     from scipy.optimize import nnls
 
@@ -137,7 +137,7 @@ def _least_variance(covariance: Floats, gain: Floats) -> Floats:
 
 
 def _hierarchical_risk_parity(mean: Floats, covariance: Floats) -> Floats:
-    """Recursive bisection of the assets in the order of the dendrogram's leaves, by inverse variances."""
+    """Recursive bisection of the assets in the order of the leaves of the dendrogram, by inverse variances."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 

@@ -35,7 +35,7 @@ WEIGHT_TOLERANCE = 1e-12  # rounding error of sums of ensemble weights
 
 
 def majority(choices: Sequence[int], ensemble_weights: Floats) -> int:
-    """The choice with the largest sum of ensemble weights; of equal ones that of the first member."""
+    """The choice with the largest sum of ensemble weights; of equal ones the choice of the first member."""
     votes: dict[int, float] = {}
     for choice, weight in zip(choices, ensemble_weights, strict=True):
         votes[choice] = votes.get(choice, 0.0) + float(weight)
@@ -50,12 +50,13 @@ def median_weights(weights: Floats, ensemble_weights: Floats) -> Floats:
     """
     order = np.argsort(weights, axis=0, kind="stable")
     values = np.take_along_axis(weights, order, 0)
-    reached = np.cumsum(ensemble_weights[order], 0) / ensemble_weights.sum()  # [M, N]
-    lower = (reached >= HALF - WEIGHT_TOLERANCE).argmax(0)
-    upper = (reached > HALF + WEIGHT_TOLERANCE).argmax(0)
+    cumulative = np.cumsum(ensemble_weights[order], 0) / ensemble_weights.sum()  # [M, N]
+    lower = (cumulative >= HALF - WEIGHT_TOLERANCE).argmax(0)
+    upper = (cumulative > HALF + WEIGHT_TOLERANCE).argmax(0)
     columns = np.arange(weights.shape[1])
     median: Floats = (values[lower, columns] + values[upper, columns]) / 2
-    gross, limit = float(np.abs(median).sum()), float(np.abs(weights).sum(1).max())
+    gross = float(np.abs(median).sum())
+    limit = float(np.abs(weights).sum(1).max())
     return median * (limit / gross) if gross > limit else median
 
 
@@ -73,9 +74,9 @@ class MemberGroup(NamedTuple):
 class PolicyStrategy:
     """Target weights of trained agents, without exploration.
 
-    All members share the environment's rules, the mandate, and the normaliser fitted in training. Features come with
-    the window. Under a mandate the members' desired weights are averaged, and one account of virtual holdings follows
-    them; `state` and `restore` carry it from one process to the next.
+    All members share the rules of the environment, the mandate, and the normaliser fitted in training. Features come
+    with the window. Under a mandate the members' desired weights are averaged, and one account of virtual holdings
+    follows them; `state` and `restore` carry it from one process to the next.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class PolicyStrategy:
         name: str = "champion",
         rule: Literal["mean", "vote"] = "mean",
     ) -> None:
-        """ensemble_weights: of the members, summing to 1; equal if None. rule: average or vote on the members' targets.
+        """ensemble_weights: weights of the members, summing to 1; equal if None. rule: average of the targets, or vote.
 
         Raises RunError for an empty ensemble, and for agents whose environments or features differ.
         """
@@ -115,8 +116,13 @@ class PolicyStrategy:
         normaliser: Normaliser,
     ) -> None:
         """Set all fields but `data_sha256`. mandate: None if it bounds nothing."""
-        self.name, self.rule, self.groups, self.ensemble_weights = name, rule, groups, ensemble_weights
-        self.rules, self.mandate, self.normaliser = rules, mandate, normaliser
+        self.name = name
+        self.rule = rule
+        self.groups = groups
+        self.ensemble_weights = ensemble_weights
+        self.rules = rules
+        self.mandate = mandate
+        self.normaliser = normaliser
         self.feature_names = normaliser.feature_names
         if self.rules.turbulence_limit > 0 and "turbulence" not in self.feature_names:
             self.feature_names = (*self.feature_names, "turbulence")
@@ -128,13 +134,14 @@ class PolicyStrategy:
             own = self.account.lookback
             self.lookback = None if own is None else max(own, self.feature_lookback)
         self.tracker = AccountTracker(self.rules, self.mandate)
-        self._tracked: np.datetime64 | None = None  # bar of the tracker's last decision
+        self._tracked_bar: np.datetime64 | None = None  # bar of the last decision of the tracker
         self._symbols: tuple[str, ...] = ()  # of that decision
         if not self.tracker.is_empty and self.lookback is not None:
             self.lookback = max(self.lookback, 2)
 
     def __repr__(self) -> str:
-        members, features = len(self.ensemble_weights), len(self.feature_names)
+        members = len(self.ensemble_weights)
+        features = len(self.feature_names)
         of = "one agent" if members == 1 else f"an ensemble of {members} agents"
         base = "no mandate" if self.mandate is None else f"base {self.mandate.base}"
         return f"PolicyStrategy({self.name!r}, {of}, {features} feature{'s' * (features != 1)}, {base})"
@@ -146,7 +153,8 @@ class PolicyStrategy:
     def recreate(self) -> PolicyStrategy:
         """The ensemble with an account that has no past."""
         fresh = copy.copy(self)
-        fresh.tracker, fresh._tracked = AccountTracker(self.rules, self.mandate), None
+        fresh.tracker = AccountTracker(self.rules, self.mandate)
+        fresh._tracked_bar = None
         if self.mandate is not None:
             fresh.account = MandateAccount(self.mandate, self.rules.leverage)
         return fresh
@@ -157,20 +165,22 @@ class PolicyStrategy:
         None without a mandate for agents that observe nothing else, and before the first decision.
         """
         account = None if self.account is None else self.account.state()
-        if self.tracker.is_empty or self._tracked is None:
+        if self.tracker.is_empty or self._tracked_bar is None:
             return account
-        observed = {"time": str(self._tracked), **self.tracker.state(self._symbols)}
-        return {**(account or {}), "observed": observed}
+        observation = {"time": str(self._tracked_bar), **self.tracker.state(self._symbols)}
+        return {**(account or {}), "observed": observation}
 
     def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
-        """Continue from `state`; None forgets the account's past. See `MandateAccount.restore`."""
+        """Continue from `state`; None forgets the past of the account. See `MandateAccount.restore`."""
         if self.account is not None:
             self.account.restore(state if state is not None and "weights" in state else None, symbols)
-        self.tracker, self._tracked = AccountTracker(self.rules, self.mandate), None
-        observed = None if state is None else state.get("observed")
-        if observed is not None and not self.tracker.is_empty:
-            self.tracker.restore(observed, symbols)
-            self._tracked, self._symbols = np.datetime64(observed["time"]), tuple(symbols)
+        self.tracker = AccountTracker(self.rules, self.mandate)
+        self._tracked_bar = None
+        observation = None if state is None else state.get("observed")
+        if observation is not None and not self.tracker.is_empty:
+            self.tracker.restore(observation, symbols)
+            self._tracked_bar = np.datetime64(observation["time"])
+            self._symbols = tuple(symbols)
 
     def check_universe(self, symbols: Sequence[str]) -> None:
         """Raises RunError if the policy cannot trade that many symbols; only an MLP is bound to their number."""
@@ -182,7 +192,7 @@ class PolicyStrategy:
                 )
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        """Target weights [N] at the window's last bar: the mean of the members' targets, or their vote."""
+        """Target weights [N] at the last bar of the window: the mean of the member targets, or their vote."""
         if window.features is None:
             raise RunError(f"strategy {self.name} needs the features of the decision bar")
         extras = self._extras(window, positions)
@@ -193,24 +203,24 @@ class PolicyStrategy:
     def _extras(self, window: Window, positions: Positions) -> Tensor | None:
         """What the members observe of the account besides cash and holdings: [1, X], or None.
 
-        The account's past is forgotten if the last call was not at the bar before.
+        The past of the account is forgotten if the last call was not at the bar before.
         """
         if self.tracker.is_empty:
             return None
-        if len(window.times) < 2 or self._tracked != window.times[-2]:
+        if len(window.times) < 2 or self._tracked_bar != window.times[-2]:
             self.tracker = AccountTracker(self.rules, self.mandate)
-        self._tracked, self._symbols = window.times[-1], window.symbols
+        self._tracked_bar = window.times[-1]
+        self._symbols = window.symbols
         virtual = budget = None
         if self.account is not None:
             state = self.account.virtual_holdings(window, positions)
-            virtual, budget = state.weights.unsqueeze(0), state.budget
+            virtual = state.weights.unsqueeze(0)
+            budget = state.budget
             budget = None if budget is None else budget.view(1)
-        held, equity = (
-            torch.from_numpy(positions.weights).unsqueeze(0),
-            torch.tensor([positions.equity], dtype=torch.float64),
-        )
+        holdings = torch.from_numpy(positions.weights).unsqueeze(0)
+        equity = torch.tensor([positions.equity], dtype=torch.float64)
         filled = torch.from_numpy(_last_fill(window, self.rules.fill))
-        return self.tracker.observe(held, equity, filled, virtual, budget)
+        return self.tracker.observe(holdings, equity, filled, virtual, budget)
 
     def _target_weights(
         self, window: Window, features: Floats, positions: Positions, extras: Tensor | None
@@ -222,42 +232,42 @@ class PolicyStrategy:
         tradable = torch.from_numpy(window.tradable[-len(features) :])  # [B, N]
         inputs = DecisionInputs(rows, tradable, torch.from_numpy(positions.weights).unsqueeze(0), extras)
         if self.account is not None:
-            return self.account.target_weights(self._scores(inputs), self._combined, window, positions)
+            return self.account.target_weights(self._scores(inputs), self._combine, window, positions)
         if self.rule == "vote" and self.rules.kind == "discrete":
             return self._vote_on_choices(inputs)
         prices = torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0))
         targets: Floats = np.empty((len(self.ensemble_weights), len(window.symbols)))
         for actor, params, members in self.groups:
             equity = torch.full((len(members),), positions.equity, dtype=torch.float64)
-            weights = target_weights(actor, params, _repeated(inputs, members), equity, prices, self.rules)
+            weights = target_weights(actor, params, _repeat(inputs, members), equity, prices, self.rules)
             targets[members] = weights.numpy()
-        return self._combined(targets)
+        return self._combine(targets)
 
-    def _combined(self, targets: Floats) -> Floats:
-        """The ensemble's weights [N] of its members' [M, N]: their mean, or weighted median."""
+    def _combine(self, targets: Floats) -> Floats:
+        """Ensemble weights [N] from the weights of the members [M, N]: their mean, or weighted median."""
         if self.rule == "vote":
             return median_weights(targets, self.ensemble_weights)
         mean: Floats = self.ensemble_weights @ targets
         return mean
 
     def _scores(self, inputs: DecisionInputs) -> Tensor:
-        """Scores [M, N] float64 of the members under a mandate. inputs: of one account."""
-        scores = torch.empty(len(self.ensemble_weights), inputs.held.shape[-1], dtype=torch.float64)
+        """Scores [M, N] float64 of the members under a mandate. inputs: inputs of one account."""
+        scores = torch.empty(len(self.ensemble_weights), inputs.holdings.shape[-1], dtype=torch.float64)
         for actor, params, members in self.groups:
-            scores[members] = tilt_scores(actor, params, _repeated(inputs, members), self.rules)
+            scores[members] = tilt_scores(actor, params, _repeat(inputs, members), self.rules)
         return scores
 
     def _vote_on_choices(self, inputs: DecisionInputs) -> Floats:
-        """Weights [N] after the discrete action with the most votes. inputs: of one account."""
+        """Weights [N] after the discrete action with the most votes. inputs: inputs of one account."""
         votes = [0] * len(self.ensemble_weights)
         for actor, params, members in self.groups:
-            chosen = choices(actor, params, _repeated(inputs, members), self.rules)
-            for member, choice in zip(members, chosen.tolist(), strict=True):
+            choice_values = choices(actor, params, _repeat(inputs, members), self.rules)
+            for member, choice in zip(members, choice_values.tolist(), strict=True):
                 votes[member] = choice
         choice = torch.tensor([majority(votes, self.ensemble_weights)])
         weights = choices_as_weights(
             choice,
-            inputs.held,
+            inputs.holdings,
             inputs.tradable[-1],
             rules=rules_of(self.rules),
         )
@@ -272,14 +282,15 @@ class PolicyStrategy:
         return above is not None and bool(above.any())
 
 
-def _repeated(inputs: DecisionInputs, members: Sequence[int]) -> DecisionInputs:
+def _repeat(inputs: DecisionInputs, members: Sequence[int]) -> DecisionInputs:
     """Inputs of one account, [1, ...], for each of some members, [M, ...]."""
-    held, extras = inputs.held.expand(len(members), -1), inputs.extras
-    return inputs._replace(held=held, extras=None if extras is None else extras.expand(len(members), -1))
+    holdings = inputs.holdings.expand(len(members), -1)
+    extras = inputs.extras
+    return inputs._replace(holdings=holdings, extras=None if extras is None else extras.expand(len(members), -1))
 
 
 def _last_fill(window: Window, rule: str) -> Floats:
-    """Price [N] at which the decision of the bar before was filled, relative to that bar's close."""
+    """Price [N] at which the decision of the bar before was filled, relative to the close of that bar."""
     ratio = np.ones(len(window.symbols))
     if rule == "next" and len(window.times) > 1:
         price = window.close if window.open is None else window.open
@@ -322,7 +333,7 @@ def _rebuild(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, MandateConfig 
         if isinstance(error, ConfigError) and snapshot.version == __version__:  # a part that is not in this process
             raise RunError(f"agent {snapshot.id} cannot be made: {error}") from None
         raise RunError(
-            f"agent {snapshot.id} was saved by finrl_pod {snapshot.version}, whose format this version cannot read; "
+            f"agent {snapshot.id} was saved by finrl_pod {snapshot.version} in a format that this version cannot read; "
             "train it again"
         ) from None
 
@@ -334,7 +345,7 @@ class Model(Protocol):
     """What decides: the methods of a trained model of Stable-Baselines3 that are used."""
 
     def predict(self, observation: Any, *, deterministic: bool) -> tuple[Any, Any]:
-        """Action [D] and a state, which is not kept, for one observation [1 + N + X + N * F]."""
+        """Action [D] and a state (not kept) for one observation [1 + N + X + N * F]."""
         ...
 
 
@@ -355,8 +366,8 @@ class ModelStrategy(PolicyStrategy):
         data_sha256: str,
         name: str = "",
     ) -> None:
-        """normaliser, rules, mandate, data_sha256: of the market that the model was trained on. spec: kind and size of
-        its actions, and its number of assets. name: by default the model's class.
+        """normaliser, rules, mandate, data_sha256: facts about the market that the model was trained on. spec: kind and
+        size of its actions, and its number of assets. name: by default the class of the model.
         """
         # Without weights of its own: the dtype of the observations is taken from here.
         group = MemberGroup(_ModelActor(model, spec), {"dtype": torch.empty(0)}, [0])
@@ -367,7 +378,7 @@ class ModelStrategy(PolicyStrategy):
         self._model = model
 
     def weights(self) -> list[Mapping[str, Tensor]]:
-        """The tensors of the model's `policy`, a torch module, by name. Raises TypeError for a model without one."""
+        """The tensors by name of the torch module `policy` of the model. Raises TypeError if it has none."""
         policy = getattr(self._model, "policy", None)
         if not isinstance(policy, torch.nn.Module):
             raise TypeError(f"the weights of {type(self._model).__name__} are not known")
@@ -378,7 +389,8 @@ class _ModelActor:
     """The decisions of a model as an actor of one account."""
 
     def __init__(self, model: Model, spec: PolicySpec) -> None:
-        self.model, self.spec = model, spec
+        self.model = model
+        self.spec = spec
         self._scale = action_scale(spec.action)
 
     def action(
@@ -390,14 +402,14 @@ class _ModelActor:
     ) -> Tensor:
         """Actions [1, 1, 1, D] as the environment takes them. features: [1, 1, N, F]; account: [1, 1, 1, own]."""
         row = torch.cat([account.flatten(), features.flatten()]).clamp(-OBSERVATION_BOUND, OBSERVATION_BOUND).numpy()
-        chosen = np.asarray(self.model.predict(row, deterministic=True)[0])
+        choice_values = np.asarray(self.model.predict(row, deterministic=True)[0])
         size = 1 if self.spec.action == "discrete" else self.spec.action_size
-        if chosen.size != size or not np.isfinite(chosen).all():
+        if choice_values.size != size or not np.isfinite(choice_values).all():
             raise InputError(
                 f"predict() of {type(self.model).__name__} must return {size} finite action{'s' * (size != 1)} for an "
-                f"observation of shape {row.shape}, got {chosen!r:.80}"
+                f"observation of shape {row.shape}, got {choice_values!r:.80}"
             )
         if self.spec.action == "discrete":
-            return torch.from_numpy(chosen.astype(np.int64)).view(1, 1, 1, 1)
-        scaled = chosen.astype(np.float32).clip(-1.0, 1.0) * np.float32(self._scale)
-        return torch.from_numpy(scaled).view(1, 1, 1, size)
+            return torch.from_numpy(choice_values.astype(np.int64)).view(1, 1, 1, 1)
+        action = choice_values.astype(np.float32).clip(-1.0, 1.0) * np.float32(self._scale)
+        return torch.from_numpy(action).view(1, 1, 1, size)

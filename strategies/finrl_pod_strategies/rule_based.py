@@ -28,12 +28,13 @@ def is_rebalance_bar(window: Window, positions: Positions) -> bool:
     return holds_only_cash(positions) or is_new_month(window)
 
 
-YEAR, MONTH = 252, 21  # bars
+YEAR = 252
+MONTH = 21  # bars
 
 
-def equal_weights(selected: np.ndarray) -> Floats:
+def equal_weights(is_selected: np.ndarray) -> Floats:
     """Equal weights [N] of the selected assets [N] bool; all zero if none is selected."""
-    return np.where(selected, 1.0 / max(int(selected.sum()), 1), 0.0)
+    return np.where(is_selected, 1.0 / max(int(is_selected.sum()), 1), 0.0)
 
 
 @dataclass(frozen=True)
@@ -101,20 +102,20 @@ class Momentum:
             return None
         growth = window.close[-1 - MONTH] / window.close[-1 - YEAR]
         growth[~window.tradable[-1]] = np.nan
-        known = int(np.isfinite(growth).sum())
-        if not known:
+        priced_count = int(np.isfinite(growth).sum())
+        if not priced_count:
             return None
-        ranked = np.argsort(-growth, kind="stable")  # NaN sorts last
-        selected = np.zeros(len(growth), dtype=bool)
-        selected[ranked[: ceil(known * self.top)]] = True
-        return equal_weights(selected)
+        ranking = np.argsort(-growth, kind="stable")  # NaN sorts last
+        is_selected = np.zeros(len(growth), dtype=bool)
+        is_selected[ranking[: ceil(priced_count * self.top)]] = True
+        return equal_weights(is_selected)
 
 
 @dataclass(frozen=True)
 class RandomWeights:
     """Random long-only weights of the assets with a price (uniform Dirichlet), drawn again each month.
 
-    The draw depends only on the seed and the bar's date, not on where a backtest starts.
+    The draw depends only on the seed and the date of the bar, not on where a backtest starts.
     """
 
     seed: int = 0
@@ -126,6 +127,6 @@ class RandomWeights:
         if not is_rebalance_bar(window, positions):
             return None
         day = int(window.times[-1].astype("datetime64[D]").astype(np.int64))
-        drawn = np.random.default_rng(key(self.seed, abs(day), "random weights")).exponential(size=len(window.symbols))
-        drawn[~window.tradable[-1]] = 0.0
-        return np.asarray(drawn / max(drawn.sum(), 1e-12), dtype=np.float64)
+        sample = np.random.default_rng(key(self.seed, abs(day), "random weights")).exponential(size=len(window.symbols))
+        sample[~window.tradable[-1]] = 0.0
+        return np.asarray(sample / max(sample.sum(), 1e-12), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""A schedule of strategies on one account, as in a walk-forward: each trades from its start until the next one's."""
+"""A schedule of strategies on one account, as in a walk-forward: each trades from its start until the next start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from finrl_pod.types import Floats, Positions, Times, Window
 
 
 class ScheduledStrategy:
-    """Delegate each bar to the strategy that started last, which takes over the current holdings.
+    """Delegate each bar to the strategy that started last; it takes over the current holdings.
 
     Before the first start positions are left unchanged. Trades at a change of strategies pay costs like any other.
     """

@@ -39,13 +39,14 @@ class Signals:
     ) -> None:
         """entries, exits: bool, index of bars, a column for each symbol; bars and symbols that are missing have none.
 
-        weight: of a holding when it is bought, as a share of equity; by default 1 / max_positions. max_positions: held
+        weight: share of equity of a holding when it is bought; by default 1 / max_positions. max_positions: held
         at a time, by default as many as there are symbols; of more entries at a bar, the first columns are taken.
         hours: ("09:45", "15:45"), times of day in the prices' time between which entries count; everything is sold at
         the first bar at or after the second. Raises InputError for tables that differ in bars or symbols or are not
         bool, and for weights that could add up to more than 1.
         """
-        self.name, self.orders = name, orders
+        self.name = name
+        self.orders = orders
         if not entries.index.equals(exits.index) or list(entries.columns) != list(exits.columns):
             raise InputError("entries and exits must have the same bars and symbols; use exits.reindex_like(entries)")
         for what, table in (("entries", entries), ("exits", exits)):
@@ -71,21 +72,21 @@ class Signals:
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Current weights, with exits at 0 and entries at `weight`; None where nothing changes."""
         row = int(np.searchsorted(self._times, window.times[-1]))
-        known = row < len(self._times) and self._times[row] == window.times[-1]
+        has_signals = row < len(self._times) and self._times[row] == window.times[-1]
         column = {symbol: i for i, symbol in enumerate(self._symbols)}
         places = np.array([column.get(symbol, -1) for symbol in window.symbols])
-        listed = (places >= 0) & known
-        enter = np.where(listed, self._entries[row if known else 0, places], False) & window.tradable[-1]
-        leave = np.where(listed, self._exits[row if known else 0, places], False)
+        has_column = (places >= 0) & has_signals
+        enter = np.where(has_column, self._entries[row if has_signals else 0, places], False) & window.tradable[-1]
+        leave = np.where(has_column, self._exits[row if has_signals else 0, places], False)
         if self._hours is not None:
             minute = (window.times[-1] - window.times[-1].astype("datetime64[D]")) / np.timedelta64(1, "m")
             enter &= self._hours[0] <= minute < self._hours[1]
             leave |= minute >= self._hours[1]
-        held = positions.weights > 0
-        enter &= ~leave & ~held
-        room = max(self._most - int((held & ~leave).sum()), 0)
+        is_held = positions.weights > 0
+        enter &= ~leave & ~is_held
+        room = max(self._most - int((is_held & ~leave).sum()), 0)
         enter &= np.cumsum(enter) <= room
-        if not enter.any() and not (leave & held).any():
+        if not enter.any() and not (leave & is_held).any():
             return None
         return np.where(leave, 0.0, np.where(enter, self._weight, positions.weights))
 

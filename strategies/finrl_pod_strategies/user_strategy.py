@@ -28,14 +28,15 @@ from finrl_pod_strategies.baselines import make_baseline
 
 
 class UserStrategy:
-    """Adapter of a user's object to the Strategy protocol; all else that a strategy has is optional.
+    """Adapter of a custom object to the Strategy protocol; all else that a strategy has is optional.
 
-    name: the object's, else its class's. strategy_hash: of the file and the seed it was created from, None without a
-    file.
+    name: name of the object, else of its class. strategy_hash: hash of the file and the seed it was created from, None
+    without a file.
     """
 
     def __init__(self, make: Callable[[], Any], name: str, strategy_hash: str | None = None) -> None:
-        self._make, self.strategy_hash = make, strategy_hash
+        self._make = make
+        self.strategy_hash = strategy_hash
         self.inner = inner = make()
         self.name = str(getattr(inner, "name", name))
         self.feature_names: tuple[str, ...] = tuple(getattr(inner, "feature_names", ()))
@@ -44,7 +45,7 @@ class UserStrategy:
         self.orders: OrderRules | None = getattr(inner, "orders", None)
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        """Target weights [N] of the user's object, or None."""
+        """Target weights [N] of the custom object, or None."""
         with stdout_to_stderr():
             weights: Floats | None = self.inner.target_weights(window, positions)
         return weights
@@ -63,22 +64,23 @@ def load_strategy(name: str, seed: int | None = None) -> Strategy:
 
 
 def load_user_strategy(name: str, seed: int | None = None) -> Strategy:
-    """Create a user's strategy. name: file.py:Class, whose file is imported again, or package.module:Class.
+    """Create a custom strategy. name: file.py:Class (the file is imported again), or package.module:Class.
 
     seed: passed to a constructor with a parameter of that name. Raises InputError for a file that is missing or cannot
     be imported, a class that is missing or cannot be created, a seed that it does not take, and a class without a
     method `target_weights`.
     """
-    found = user_object(name, f"the strategy {name}", again=True)
-    class_name, described = name.rpartition(":")[2], f"the strategy {unpinned(name)}"
-    if not inspect.isclass(found):
-        raise InputError(f"{described} must be a class, got {type(found).__name__}")
-    if not callable(getattr(found, "target_weights", None)):
-        raise InputError(f"{described} needs a method target_weights(window, positions)")
-    takes_seed = "seed" in inspect.signature(found).parameters
+    strategy_class = user_object(name, f"the strategy {name}", again=True)
+    class_name = name.rpartition(":")[2]
+    label = f"the strategy {unpinned(name)}"
+    if not inspect.isclass(strategy_class):
+        raise InputError(f"{label} must be a class, got {type(strategy_class).__name__}")
+    if not callable(getattr(strategy_class, "target_weights", None)):
+        raise InputError(f"{label} needs a method target_weights(window, positions)")
+    takes_seed = "seed" in inspect.signature(strategy_class).parameters
     if seed is not None and not takes_seed:
-        raise InputError(f"{described} takes no seed; leave out the seeds or add a parameter seed")
-    factory: Any = found
+        raise InputError(f"{label} takes no seed; leave out the seeds or add a parameter seed")
+    factory: Any = strategy_class
     try:
         factory = factory if seed is None else functools.partial(factory, seed=seed)
         with stdout_to_stderr():
@@ -86,10 +88,10 @@ def load_user_strategy(name: str, seed: int | None = None) -> Strategy:
     except BaseException as error:
         if is_interrupt(error):
             raise
-        raise InputError(f"{described} could not be created: {error_text(error)}") from error
+        raise InputError(f"{label} could not be created: {error_text(error)}") from error
 
 
 def strategy_hash(name: str, seed: int | None = None) -> str:
-    """Identity of a user's strategy: SHA-256 of its file's contents, its name (in the file) and its seed."""
+    """Identity of a custom strategy: SHA-256 of the contents of its file, its name (in the file) and its seed."""
     _, text = custom_source(name, f"the strategy {name}")
     return hashlib.sha256(text.encode() + repr((name.rpartition(":")[2], seed)).encode()).hexdigest()

@@ -129,7 +129,7 @@ def test_each_member_acts_on_its_own_account() -> None:
         alone = target_weights(
             learner.algorithm.actor,
             member_params,
-            inputs._replace(held=weights_held[p : p + 1]),
+            inputs._replace(holdings=weights_held[p : p + 1]),
             equity[p : p + 1],
             market.close[9],
             config,

@@ -80,7 +80,7 @@ def target_critic_value(algorithm: SHAC, trajectory: analytic.Trajectory, h: int
     """Target critic's value of the state after step h of an account."""
     views = algorithm.train_state.targets["critic"].views
     bar = trajectory.bar[h, 0, g].view(1, 1) + 1
-    account = trajectory.reached[h][0, g, a].detach().view(1, 1, 1, -1)
+    account = trajectory.next_accounts[h][0, g, a].detach().view(1, 1, 1, -1)
     return float(algorithm._value(views, bar, account).detach())
 
 

@@ -21,7 +21,7 @@ from finrl_pod.types import Tensor
 
 
 class Actor(Protocol):
-    """A trained agent's decisions as a pure function; backtests and paper accounts run it."""
+    """Decisions of a trained agent as a pure function; backtests and paper accounts run it."""
 
     spec: PolicySpec
 
@@ -60,13 +60,13 @@ class DecisionInputs(NamedTuple):
     """What a policy observes of the market and of P accounts.
 
     features: [N, F] normalised, of the decision bar, and tradable: [N] bool; or [B, N, F] and [B, N] of the bars up to
-    it, of which an actor with an encoder takes as many as it reads. held: [P, N] weights of equity. extras: [P, X]
+    it; an actor with an encoder uses the last ones. holdings: [P, N] weights of equity. extras: [P, X]
     observed besides (`market.account_extras`), or None.
     """
 
     features: Tensor
     tradable: Tensor
-    held: Tensor
+    holdings: Tensor
     extras: Tensor | None = None
 
 
@@ -83,49 +83,52 @@ def target_weights(
 
     equity: [P] in currency; prices: [N], closes of the decision bar.
     """
-    held, known = inputs.held, _of_decision_bar(inputs.tradable)
+    holdings = inputs.holdings
+    tradable = _of_decision_bar(inputs.tradable)
     if rules.kind == "discrete":
         choice = choices(actor, params, inputs, rules)
-        return choices_as_weights(choice, held, known, rules=rules_of(rules))
+        return choices_as_weights(choice, holdings, tradable, rules=rules_of(rules))
     # stock_trading observes accounts in units of the starting cash.
     unit = equity / rules.cash if rules.kind == "stock_trading" else None
-    scores = _action(actor, params, inputs, unit).view(len(held), -1).double()
+    scores = _action(actor, params, inputs, unit).view(len(holdings), -1).double()
     if rules.kind == "stock_trading":
         return trades_as_weights(
-            scores, held, known, prices, equity, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)
+            scores, holdings, tradable, prices, equity, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)
         )
-    return scores_to_weights(scores, known, short=rules.short, leverage=rules.leverage)
+    return scores_to_weights(scores, tradable, short=rules.short, leverage=rules.leverage)
 
 
 @torch.no_grad()
 def tilt_scores(actor: Actor, params: Mapping[str, Tensor], inputs: DecisionInputs, rules: EnvironmentConfig) -> Tensor:
     """Scores [P, N] float64 of P members trained under a mandate."""
     if rules.kind == "discrete":
-        return choice_scores(choices(actor, params, inputs, rules), inputs.held.shape[-1])
-    return _action(actor, params, inputs).view(len(inputs.held), -1).double()
+        return choice_scores(choices(actor, params, inputs, rules), inputs.holdings.shape[-1])
+    return _action(actor, params, inputs).view(len(inputs.holdings), -1).double()
 
 
 @torch.no_grad()
 def choices(actor: Actor, params: Mapping[str, Tensor], inputs: DecisionInputs, rules: EnvironmentConfig) -> Tensor:
     """Choices [P] int64 of P members of one actor with discrete actions."""
     assert rules.kind == "discrete"
-    return _action(actor, params, inputs).view(len(inputs.held))
+    return _action(actor, params, inputs).view(len(inputs.holdings))
 
 
 def _action(actor: Actor, params: Mapping[str, Tensor], inputs: DecisionInputs, unit: Tensor | None = None) -> Tensor:
     """Actions of the members, each for its own account. unit: [P], scale of the observed weights of equity, or None."""
-    features, tradable, held, extras = inputs
-    p = len(held)
+    features, tradable, holdings, extras = inputs
+    p = len(holdings)
     dtype = next(iter(params.values())).dtype
-    account = torch.cat([1 - held.sum(-1, keepdim=True), held], -1)
+    account = torch.cat([1 - holdings.sum(-1, keepdim=True), holdings], -1)
     if unit is not None:
         account = account * unit.unsqueeze(-1)
     if extras is not None:
         account = torch.cat([account, extras], -1)
     if actor.spec.encoder == "none":
-        features, tradable = _of_decision_bar(features, 2), _of_decision_bar(tradable)
+        features = _of_decision_bar(features, 2)
+        tradable = _of_decision_bar(tradable)
     else:
-        features, tradable = features[-actor.spec.lookback :], tradable[-actor.spec.lookback :]
+        features = features[-actor.spec.lookback :]
+        tradable = tradable[-actor.spec.lookback :]
     rows = features.to(dtype).expand(p, 1, *features.shape)
     mask = None if bool(tradable.all()) else tradable.expand(p, 1, *tradable.shape)
     return actor.action(params, rows, account.to(dtype).view(p, 1, 1, -1), mask)

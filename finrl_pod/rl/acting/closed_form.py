@@ -32,10 +32,10 @@ from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import Bools, Floats, MarketTensor, Tensor
 
 TILT_SCORE = 0.2  # score of an account for one standard deviation of its feature
-SCORE_SCALE = 0.7  # standard deviation of the solved policy's scores
+SCORE_SCALE = 0.7  # standard deviation of the scores of the solved policy
 RIDGE = 1.0  # weight of the identity beside the correlations
 SWEEPS = 300  # of coordinate descent; 10 features converge within 50
-MIN_RELATIVE_RISK = 1e-6  # of a feature's alpha, relative to the riskiest; below it the feature tilts nothing
+MIN_RELATIVE_RISK = 1e-6  # of the alpha of a feature, relative to the riskiest; below it the feature tilts nothing
 FREE_TRADING: dict[str, Any] = {
     "cost_bps": 0.0,
     "half_spread": "constant",
@@ -79,8 +79,8 @@ def tilt_returns(
         run_members(MeanActor(spec), {LINEAR: weights}, market, rules, first, last, mandate)
         for rules in (environment, free)
     )
-    charged, uncharged = (simple_returns(ledger.equity.cpu().numpy()).T for ledger in ledgers)  # [1 + F, T]
-    return TiltReturns(uncharged[0], uncharged[1:] - uncharged[0], charged[1:] - charged[0])
+    net_returns, gross_returns = (simple_returns(ledger.equity.cpu().numpy()).T for ledger in ledgers)  # [1 + F, T]
+    return TiltReturns(gross_returns[0], gross_returns[1:] - gross_returns[0], net_returns[1:] - net_returns[0])
 
 
 def solve(returns: TiltReturns, ridge: float = RIDGE) -> Floats:
@@ -88,9 +88,9 @@ def solve(returns: TiltReturns, ridge: float = RIDGE) -> Floats:
 
     Coordinate descent on the problem in the head of this file. ridge: factor of the identity.
     """
-    centred = returns.base - returns.base.mean()
-    variance = float(centred @ centred)
-    beta = (returns.gross @ centred) / variance if variance > 0 else np.zeros(len(returns.gross))
+    base_deviations = returns.base - returns.base.mean()
+    variance = float(base_deviations @ base_deviations)
+    beta = (returns.gross @ base_deviations) / variance if variance > 0 else np.zeros(len(returns.gross))
     alpha = returns.gross - beta[:, None] * returns.base
     covariance = np.atleast_2d(np.cov(alpha))
     risk = np.sqrt(np.diag(covariance))

@@ -47,28 +47,29 @@ def run_members(
         table = MandateTable(market, bounds, bars_per_year(market.times), torch.float64)
         accounts = MandateAccounts(table, config.leverage)
 
-    tracker, rules = AccountTracker(config, mandate), rules_of(config)
+    tracker = AccountTracker(config, mandate)
+    rules = rules_of(config)
     fill = close if tracker.is_empty else Venue(market, rules, torch.float64).fill
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:
         values = shares * close[t]
         equity = (cash + values.sum(-1)).clamp(min=1e-9)
-        held = values / equity.unsqueeze(-1)
-        virtual, _, budget = (None, None, None) if accounts is None else accounts.state(held, close[t])
-        extras = tracker.observe(held, equity, fill[t - 1] / close[t - 1], virtual, budget)
-        target = decide_from(t, held, equity, extras)
+        holdings = values / equity.unsqueeze(-1)
+        virtual, _, budget = (None, None, None) if accounts is None else accounts.state(holdings, close[t])
+        extras = tracker.observe(holdings, equity, fill[t - 1] / close[t - 1], virtual, budget)
+        target = decide_from(t, holdings, equity, extras)
         tracker.decided(target)
         return target
 
-    def decide_from(t: int, held: Tensor, equity: Tensor, extras: Tensor | None) -> Tensor | None:
+    def decide_from(t: int, holdings: Tensor, equity: Tensor, extras: Tensor | None) -> Tensor | None:
         if turbulent is not None and bool(turbulent[t]):
-            return torch.zeros_like(held)
+            return torch.zeros_like(holdings)
         rows = slice(max(0, t + 1 - actor.spec.lookback), t + 1)
-        inputs = DecisionInputs(market.features[rows], market.tradable[rows], held, extras)
+        inputs = DecisionInputs(market.features[rows], market.tradable[rows], holdings, extras)
         if accounts is not None:
             scores = tilt_scores(actor, params, inputs, config)
             valid.logical_and_(torch.isfinite(scores).all(-1, keepdim=True))
-            return accounts.decide(t, torch.where(valid, scores, 0.0), held, close[t])
+            return accounts.decide(t, torch.where(valid, scores, 0.0), holdings, close[t])
         weights = target_weights(actor, params, inputs, equity, close[t], config)
         valid.logical_and_(torch.isfinite(weights).all(-1, keepdim=True))
         return torch.where(valid, weights, 0.0)

@@ -1,7 +1,7 @@
 """Advantage actor-critic (Mnih et al. 2016), synchronous, for P members in one program.
 
 A2C is PPO with one epoch over the whole rollout (Huang et al. 2022, arXiv:2205.09123): at the policy that collected the
-data every probability ratio is 1, nothing is clipped, and the gradient of ratio x advantage is that of
+data every probability ratio is 1, nothing is clipped, and ratio x advantage has the same gradient as
 log-probability x advantage. Rollout, advantages and gradients are inherited from PPO. Advantages are not standardised;
 the default optimiser is Adam, where the paper uses RMSProp.
 """

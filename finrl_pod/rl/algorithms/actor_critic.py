@@ -37,7 +37,8 @@ class ActorCritic(OffPolicy):
     delay = 1  # critic updates for each actor update
 
     def _build(self, generators: Sequence[torch.Generator]) -> None:
-        self.action_shape, self.action_dtype = (self.spec.action_size,), self.dtype
+        self.action_shape = (self.spec.action_size,)
+        self.action_dtype = self.dtype
         config = self.config
         self.critics: int = getattr(config, "critics")  # noqa: B009  the configs of all subclasses have these three
         self.rule: str = getattr(config, "critic_rule")  # noqa: B009
@@ -54,7 +55,7 @@ class ActorCritic(OffPolicy):
         self.actor_metrics = [torch.full_like(self.reward_scale, torch.nan)] * (
             len(self.METRICS) - len(OffPolicy.METRICS)
         )
-        self._fixed = self.train_state.detached("critic")
+        self._critic_weights = self.train_state.detached("critic")
         self._kernel = self._make_kernel()
 
     def _make_kernel(self) -> ActorCriticKernel | None:
@@ -102,7 +103,7 @@ class ActorCritic(OffPolicy):
         return out.view(self.members, critics, *out.shape[1:])
 
     def next_values(self, obs: ModelInput, action: Tensor) -> Tensor:
-        """Target critics' values of the next actions, combined by the ensemble's rule: [P, K, A]."""
+        """Values of the next actions by the target critics, combined by the rule of the ensemble: [P, K, A]."""
         values = self.values(self.train_state.targets["critic"].views, obs, action, self.critics)
         return combine_values(values, self.rule, self._subset() if self.rule == "subset" else None)
 
@@ -120,17 +121,17 @@ class ActorCritic(OffPolicy):
 
     def _update_critics_native(
         self,
-        fused: ActorCriticKernel,
+        kernel: ActorCriticKernel,
         batch: Batch,
         noise: Tensor,
         factor: RateFactor,
         temperature: Tensor | None = None,
     ) -> list[Tensor]:
-        """`_update_critics` by the native kernel, which computes the next values too."""
-        chosen = self._subset() if self.rule == "subset" else None
+        """`_update_critics` by the native kernel; it also computes the next values."""
+        subset = self._subset() if self.rule == "subset" else None
         transitions = (batch.obs.account, batch.action, batch.reward, batch.not_done, batch.next_obs.account)
-        gradient, losses, values = fused.critics(
-            transitions, noise, updates_actor=self.updates_actor, temperature=temperature, subset=chosen
+        gradient, losses, values = kernel.critics(
+            transitions, noise, updates_actor=self.updates_actor, temperature=temperature, subset=subset
         )
         norm = self.train_state.apply_gradient("critic", gradient, losses, factor)
         each = (self.members, self.critics)

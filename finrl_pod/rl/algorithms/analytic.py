@@ -42,8 +42,8 @@ class Trajectory(NamedTuple):
     """H differentiable steps of P members, G groups, A accounts.
 
     bar: [H, P, G]; account: H times [P, G, A, 1 + N], observed before each decision; reward, terminated and done (last
-    step of an episode): [H, P, G, A]; reached: H times [P, G, A, 1 + N], the account after each step, before any reset;
-    it is observed on the next bar.
+    step of an episode): [H, P, G, A]; next_accounts: H times [P, G, A, 1 + N], the account after each step and before
+    any reset, observed on the next bar.
     """
 
     bar: Tensor
@@ -51,7 +51,7 @@ class Trajectory(NamedTuple):
     reward: Tensor
     terminated: Tensor
     done: Tensor
-    reached: Sequence[Tensor]
+    next_accounts: Sequence[Tensor]
 
 
 class DifferentiableAlgorithm(TrainStateAlgorithm):
@@ -89,7 +89,7 @@ class DifferentiableAlgorithm(TrainStateAlgorithm):
     # ------------------------------------------------------------------ defined by subclasses
 
     def _build(self, critic: Sequence[Mapping[str, Tensor]]) -> None:
-        """Add further networks. critic: initial tensors of the policy's critic, for each member."""
+        """Add further networks. critic: initial tensors of the policy critic, for each member."""
 
     @abstractmethod
     def _learn(self, trajectory: Trajectory, rate_factor: RateFactor) -> Metrics:
@@ -118,7 +118,7 @@ class DifferentiableAlgorithm(TrainStateAlgorithm):
         shape = collector.shape
         noise = self._noise((env.groups, env.accounts, env.action_size))
         views = self.train_state.views("actor")
-        bars, accounts, reached, rewards, terminated, truncated = ([] for _ in range(6))
+        bars, accounts, next_accounts, rewards, terminated, truncated = ([] for _ in range(6))
         for h in range(self.config.horizon):
             bar, account = collector.observation
             account = account.view(*shape, -1).to(self.dtype)
@@ -126,16 +126,16 @@ class DifferentiableAlgorithm(TrainStateAlgorithm):
             out = env.step_differentiable(action.view(env.members, env.envs, -1))
             bars.append(bar)
             accounts.append(account)
-            reached.append(out.final_observation.account.view(*shape, -1))
+            next_accounts.append(out.final_observation.account.view(*shape, -1))
             rewards.append(out.reward.view(shape).to(self.dtype))
             terminated.append(out.terminated.view(shape))
             truncated.append(out.truncated.view(shape))
             collector.observation = out.observation
         env.detach()
         collector.observation = Observation(collector.observation.bar, collector.observation.account.detach())
-        ruined = torch.stack(terminated)
-        done = ruined | torch.stack(truncated)
-        return Trajectory(torch.stack(bars), accounts, torch.stack(rewards), ruined, done, reached)
+        terminations = torch.stack(terminated)
+        done = terminations | torch.stack(truncated)
+        return Trajectory(torch.stack(bars), accounts, torch.stack(rewards), terminations, done, next_accounts)
 
     def _mean(self, views: Mapping[str, Tensor], bar: Tensor, account: Tensor) -> Tensor:
         """Scores [P, K, A, D] without noise, for bars [P, K] and accounts [P, K, A, 1 + N]."""
@@ -143,19 +143,20 @@ class DifferentiableAlgorithm(TrainStateAlgorithm):
         return self.policy.mean(views, features, account, tradable)
 
     def _noise(self, shape: tuple[int, ...]) -> Tensor:
-        """exploration_noise x standard normal [H, P, *shape], each member's own."""
-        drawn = self._noises.normal((self.config.horizon, *shape), self.dtype, dim=1)
-        return drawn * self.settings["exploration_noise"].view(1, -1, *[1] * len(shape))
+        """exploration_noise x standard normal [H, P, *shape], independent for each member."""
+        noise = self._noises.normal((self.config.horizon, *shape), self.dtype, dim=1)
+        return noise * self.settings["exploration_noise"].view(1, -1, *[1] * len(shape))
 
     def _fix_reward_scale(self, reward: Tensor) -> None:
-        """Set the scale that makes the first trajectory's rewards have standard deviation 1; later calls keep it."""
+        """Set the scale by which the first rewards have standard deviation 1; later calls keep it."""
         first = scale_of_rewards(spread_of_rewards(reward))
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
 
     def _weights_of_steps(self, done: Tensor) -> Tensor:
         """gamma^k, k the steps since the start of the trajectory or of the episode: [H + 1, P, G, A]."""
         discount = self.settings["gamma"].view(-1, 1, 1)
-        weight, weights = torch.ones_like(done[0], dtype=self.dtype), []
+        weight = torch.ones_like(done[0], dtype=self.dtype)
+        weights = []
         for done_now in done:
             weights.append(weight)
             weight = torch.where(done_now, 1.0, weight * discount)
@@ -188,7 +189,7 @@ class Analytic(DifferentiableAlgorithm):
 
     def _learn(self, trajectory: Trajectory, rate_factor: RateFactor) -> Metrics:
         weights = self._weights_of_steps(trajectory.done)[:-1]
-        earned = (trajectory.reward * weights).sum(0) * self.reward_scale.view(-1, 1, 1)
-        loss = -earned.mean((1, 2))
+        discounted_rewards = (trajectory.reward * weights).sum(0) * self.reward_scale.view(-1, 1, 1)
+        loss = -discounted_rewards.mean((1, 2))
         norm = self.train_state.gradient_step("actor", loss, rate_factor)
         return {"actor_loss": loss.detach(), "grad_norm": norm}

@@ -107,8 +107,8 @@ class Algorithm(ABC):
 class Population(TypedDict):
     """Members of an algorithm, by which their random generators are keyed, and how they differ from the config.
 
-    hyperparameters: per member, values of MEMBER_SETTINGS. start: solved weights [F] or [P, F] to train from, towards
-    which weights decay.
+    hyperparameters: values of MEMBER_SETTINGS for each member. start: solved weights [F] or [P, F] to train from,
+    towards which weights decay.
     """
 
     seed: int
@@ -193,7 +193,7 @@ class TrainStateAlgorithm(TrainedAlgorithm):
     ) -> None:
         super().__init__(spec, config, device, **population)
         is_anchored = self.start is not None
-        self.train_state = TrainState(self.settings, self._all_alive(), config.weight_decay, anchored=is_anchored)
+        self.train_state = TrainState(self.settings, self._all_alive(), config.weight_decay, is_anchored=is_anchored)
 
     @property
     def alive(self) -> Tensor:  # type: ignore[override]

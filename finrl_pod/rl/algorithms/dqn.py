@@ -25,7 +25,8 @@ class DQN(OffPolicy):
     acting_part = "values"
 
     def _build(self, generators: Sequence[torch.Generator]) -> None:
-        self.action_shape, self.action_dtype = (), torch.int64
+        self.action_shape = ()
+        self.action_dtype = torch.int64
         self.network = make_q_network(self.spec, dueling=self.DUELING)
         self.train_state.add("values", [self.network.init(s, self.dtype) for s in generators], target=True)
 
@@ -42,7 +43,7 @@ class DQN(OffPolicy):
 
     @property
     def epsilon(self) -> Tensor:
-        """Share of random actions [P]; falls linearly from 1 to final_epsilon with the agent's own age."""
+        """Share of random actions [P]; falls linearly from 1 to final_epsilon with the age of the agent."""
         done = (self.ages.to(self.dtype) / max(self.config.exploration_samples, 1)).clamp(max=1.0)
         return 1 + (self.settings["final_epsilon"] - 1) * done
 
@@ -56,7 +57,7 @@ class DQN(OffPolicy):
         return action.reshape(self.members, -1, 1)
 
     def next_values(self, obs: ModelInput) -> Tensor:
-        """Target network's value of the best next action: [P, K, A]."""
+        """Value of the best next action by the target network: [P, K, A]."""
         return self.network.forward(self.train_state.targets["values"].views, obs).amax(-1)
 
     def _update(self, batch: Batch, noise: Tensor, factor: RateFactor) -> list[Tensor]:  # noqa: ARG002
@@ -64,11 +65,11 @@ class DQN(OffPolicy):
         with torch.no_grad():
             target = batch.reward + gamma * batch.not_done * self.next_values(batch.next_obs)
         values = self.network.forward(self.train_state.views("values"), batch.obs)
-        taken = values.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
-        loss = torch.nn.functional.smooth_l1_loss(taken, target, reduction="none").mean((1, 2))  # [P]
+        action_values = values.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
+        loss = torch.nn.functional.smooth_l1_loss(action_values, target, reduction="none").mean((1, 2))  # [P]
         norm = self.train_state.gradient_step("values", loss, factor)
         self._update_targets(self.updates)
-        return [loss.detach(), taken.detach().mean((1, 2)), norm, self.epsilon]
+        return [loss.detach(), action_values.detach().mean((1, 2)), norm, self.epsilon]
 
 
 class DoubleDQN(DQN):

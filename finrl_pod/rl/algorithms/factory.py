@@ -86,9 +86,9 @@ def make_algorithm(
         return OFF_POLICY[config.algorithm](make_adapter(env, spec, dtype), config, env.device, **population)
     if isinstance(env, MarketVecEnv):
         features = env.market.features
-        decided = env.market.tradable[env.first : env.last + 2]
+        decision_tradable = env.market.tradable[env.first : env.last + 2]
         # Encoders read rows before the first decision, where assets may be missing.
-        tradable = None if bool(decided.all()) and spec.encoder == "none" else env.market.tradable
+        tradable = None if bool(decision_tradable.all()) and spec.encoder == "none" else env.market.tradable
     else:  # flat observations need no market table
         features = torch.zeros(1, 0, 0, dtype=dtype, device=env.device)
         tradable = None

@@ -1,4 +1,4 @@
-"""Base of on-policy algorithms of one's own: what remains to write is the loss of a rollout."""
+"""Base of custom on-policy algorithms: a subclass defines the loss of a rollout."""
 
 from __future__ import annotations
 
@@ -52,25 +52,26 @@ class LossAlgorithm(A2C):
     """An on-policy algorithm of P members: each iteration is one rollout and one gradient step on `loss`.
 
     Collecting, advantages, clipping of gradients, optimisers, checkpoints and populations are inherited. Config: its
-    settings, a subclass of `OnPolicyConfig`. settings[name]: [P], settings that may differ between members: those of
-    A2C, and every number with decimals that Config adds, such as `huber: float = 1.0`.
+    settings, a subclass of `OnPolicyConfig`. settings[name]: [P], settings that may differ between members: the
+    settings of A2C, and every number with decimals that Config adds, such as `huber: float = 1.0`.
     """
 
     Config: ClassVar[type[OnPolicyConfig]] = LossConfig
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        inherited = {field.name for field in dataclasses.fields(LossConfig)}
-        own = (field for field in dataclasses.fields(cls.Config) if field.name not in inherited)
+        base_fields = {field.name for field in dataclasses.fields(LossConfig)}
+        own = (field for field in dataclasses.fields(cls.Config) if field.name not in base_fields)
         cls.MEMBER_SETTINGS = (*A2C.MEMBER_SETTINGS, *(field.name for field in own if field.type in (float, "float")))
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
-        """Loss [P] of a batch, whose gradient is descended; no number of a member may enter another's loss."""
+        """Loss [P] of a batch, to be minimised; the loss of a member must not depend on other members."""
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Log-probabilities, values and entropy under the current parameters, differentiable."""
-        views, valid = self.parameters.views, self.valid_scores(batch.bar)
+        views = self.parameters.views
+        valid = self.valid_scores(batch.bar)
         mean, log_std = self._decide(views, batch.bar, batch.account)
         return Evaluation(
             self.distribution.log_probability(batch.action, mean, log_std, valid),
@@ -83,9 +84,9 @@ class LossAlgorithm(A2C):
         loss = self.loss(batch)
         members = batch.bar.shape[0]
         if not isinstance(loss, torch.Tensor) or loss.shape != (members,):
-            got = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise ConfigError(
-                f"loss() of {type(self).__name__} must return one number a member, [{members}], got {got}"
+                f"loss() of {type(self).__name__} must return one number a member, [{members}], got {shape}"
             )
         nothing = torch.zeros_like(loss.detach())
         return loss, torch.stack([nothing, nothing, loss.detach(), nothing])

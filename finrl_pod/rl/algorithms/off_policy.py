@@ -49,7 +49,7 @@ class OffPolicy(TrainStateAlgorithm):
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*COMMON_MEMBER_SETTINGS, "tau", "max_grad_norm")
     METRICS: ClassVar[tuple[str, ...]] = ("critic_loss", "value", "grad_norm")
     config: OffPolicyConfig
-    action_shape: tuple[int, ...]  # of one account's action in the buffer
+    action_shape: tuple[int, ...]  # of an action of one account in the buffer
     action_dtype: torch.dtype
 
     def __init__(
@@ -64,7 +64,7 @@ class OffPolicy(TrainStateAlgorithm):
         self._has_reward_scale = False  # of all members
         self.updates = 0
         self.samples = 0  # samples collected so far in each slot
-        # [P], samples since the weights were new, also those of an ancestor
+        # [P], samples since the weights were new, including the samples of ancestors
         self.ages = torch.zeros(self.members, dtype=torch.int64, device=self.device)
         self.slot_ages = [0] * self.members  # samples since a new agent took the slot
         self._choices = self._source("replay")
@@ -87,7 +87,7 @@ class OffPolicy(TrainStateAlgorithm):
 
     @abstractmethod
     def _build(self, generators: Sequence[torch.Generator]) -> None:
-        """Add the trained networks. generators: for initial weights, one for each member."""
+        """Add the trained networks. generators: one for each member, for initial weights."""
 
     @abstractmethod
     def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
@@ -121,11 +121,12 @@ class OffPolicy(TrainStateAlgorithm):
 
     def iterate(self, collector: RolloutCollector, rate_factor: RateFactor) -> Metrics:
         reward = self.collect(collector)
-        undefined = torch.full((self.members,), torch.nan, dtype=self.dtype, device=self.device)
-        metrics = dict.fromkeys(self.METRICS, undefined)
+        nan_metric = torch.full((self.members,), torch.nan, dtype=self.dtype, device=self.device)
+        metrics = dict.fromkeys(self.METRICS, nan_metric)
         warming = self.warming_up
         if len(warming) < self.members:
-            states, alive = {p: self.member(p) for p in warming}, self.alive.clone()
+            states = {p: self.member(p) for p in warming}
+            alive = self.alive.clone()
             metrics = self.learn(self.config.gradient_steps, rate_factor)
             for p, (weights, rest) in states.items():  # an update is of all members
                 self.load_member(p, weights, rest)
@@ -150,7 +151,8 @@ class OffPolicy(TrainStateAlgorithm):
     def collect(self, collector: RolloutCollector) -> Tensor:
         """Collect `horizon` steps of every environment; returns the mean reward [P]."""
         total = torch.zeros(self.members, dtype=self.dtype, device=self.device)
-        groups, accounts = self.adapter.groups, self.adapter.accounts
+        groups = self.adapter.groups
+        accounts = self.adapter.accounts
         for _ in range(self.config.horizon):
             items = self.adapter.encode(collector.observation)
             action = self._explore(items)
@@ -219,7 +221,8 @@ class OffPolicy(TrainStateAlgorithm):
         indices = self._choices.integers(self.replay.count, (count, self.items), dim=1)
         data = self.replay.take(indices)  # [U, P, K, ...]
         scale = torch.where(self.reward_scale == 0, 1.0, self.reward_scale).view(1, -1, 1, 1)
-        reward, not_done = data["reward"] * scale, (~data["terminated"]).to(self.dtype)
+        reward = data["reward"] * scale
+        not_done = (~data["terminated"]).to(self.dtype)
         noises = self._update_noises.normal((count, *self._noise_shape()), self.dtype, dim=1)
         return [
             (
@@ -276,6 +279,7 @@ class OffPolicy(TrainStateAlgorithm):
         return {"counts": counts, **self.replay.latest(self.replay.written - since)}
 
     def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
-        written, samples, updates, *self.slot_ages = (int(x) for x in state["counts"])
-        self.replay.load(state, written)
-        self.samples, self.updates = samples, updates
+        item_count, samples, updates, *self.slot_ages = (int(x) for x in state["counts"])
+        self.replay.load(state, item_count)
+        self.samples = samples
+        self.updates = updates

@@ -53,7 +53,9 @@ MEMBER_SETTINGS = (*ROLLOUT_SETTINGS, "clip_range", "target_kl")
 # cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in chunks.
 CACHE_FLOATS = 1_000_000
 DEVICE_FLOATS = 500_000_000  # the same on a GPU: 2 GB, several of which autograd keeps
-ENCODER_SHARE = 8  # an item's window counts for so many times less: short passes of encoders cost more than the cache
+ENCODER_SHARE = (
+    8  # the window of an item counts for so many times less: short passes of encoders cost more than the cache
+)
 ENTROPY_ITEMS = 256  # items over which the reported entropy is averaged
 MIN_VARIANCE = 1e-12
 ADVANTAGE_EPSILON = 1e-8
@@ -89,7 +91,7 @@ class PPO(TrainedAlgorithm):
         self.parameters = Parameters(with_start(initial, self.start), self.device)
         optimiser = RMSprop if config.optimiser == "rmsprop" else Adam
         self.optimiser: Optimiser = optimiser(self.parameters.flat, config.optimiser_epsilon)
-        self._decay = WeightDecay(self.parameters, config.weight_decay, anchored=self.start is not None)
+        self._decay = WeightDecay(self.parameters, config.weight_decay, is_anchored=self.start is not None)
         self.running = RunningNormaliser(self.settings["gamma"], spec.own, self.dtype) if config.normalise else None
         self.regularisers = Regularisers.of(
             config, self.settings, self.parameters, self._decide, self.valid_scores, spec, self._source
@@ -150,7 +152,7 @@ class PPO(TrainedAlgorithm):
 
         # Flatten: every tensor to items [P, I, ...].
         data = flatten(rollout, advantage, target)
-        packed = self._kernel.pack(data) if isinstance(self._kernel, DevicePolicy) else data
+        kernel_data = self._kernel.pack(data) if isinstance(self._kernel, DevicePolicy) else data
         items = rollout.reward.shape[0] * rollout.reward.shape[2]
         size = items // config.minibatches
 
@@ -167,7 +169,7 @@ class PPO(TrainedAlgorithm):
         for permutation in permutations:
             for i in range(config.minibatches):
                 indices = permutation[:, i * size : (i + 1) * size]  # [P, M]
-                metrics, kl = self._minibatch(packed, indices, active)
+                metrics, kl = self._minibatch(kernel_data, indices, active)
                 log.append(metrics)
                 participants.append(active)
                 active = active & (kl <= self.settings["target_kl"]) & self.alive
@@ -223,18 +225,19 @@ class PPO(TrainedAlgorithm):
 
         final = (rollout.last, *rollout.final_observations)
         bars = torch.cat([rollout.bar, *(x.bar.unsqueeze(0) for x in final)])
-        grouped = (1, p, groups, accounts, -1)
+        shape = (1, p, groups, accounts, -1)
         all_accounts = torch.cat(
-            [rollout.account, *(x.account.view(grouped) for x in final)]
+            [rollout.account, *(x.account.view(shape) for x in final)]
         )  # [H + 1 + final observations, P, G, A, 1 + N]
         flat = value(
             bars.transpose(0, 1).reshape(p, -1), all_accounts.transpose(0, 1).reshape(p, -1, *all_accounts.shape[3:])
         )
         all_values = flat.view(p, horizon + len(final), groups, accounts).transpose(0, 1)
-        next_values, count = all_values[1 : horizon + 1], rollout.truncated_groups.cumsum(0)
+        next_values = all_values[1 : horizon + 1]
+        count = rollout.truncated_groups.cumsum(0)
         for r, end_values in enumerate(all_values[horizon + 1 :]):
-            ended = (rollout.truncated_groups & (count == r + 1)).unsqueeze(-1)
-            next_values = torch.where(ended, end_values, next_values)
+            is_end = (rollout.truncated_groups & (count == r + 1)).unsqueeze(-1)
+            next_values = torch.where(is_end, end_values, next_values)
         return all_values[:horizon], next_values
 
     @torch.no_grad()
@@ -251,7 +254,7 @@ class PPO(TrainedAlgorithm):
     def _minibatch(self, data: Sequence[Tensor], indices: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
         """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step.
 
-        data: as `flatten` or `pack` returns it; indices: [P, M], the items of the minibatch.
+        data: result of `flatten` or `pack`; indices: [P, M], the items of the minibatch.
         """
         rate = self._step_settings["learning_rate"]
         if self._kernel is not None:
@@ -279,7 +282,8 @@ class PPO(TrainedAlgorithm):
         target = batch[-1]  # [P, M, A]
         p, items, _ = target.shape
         parts = [torch.split(x, self._chunk_items(target), dim=1) for x in batch]
-        gradient, metrics = torch.zeros_like(self.parameters.flat), torch.zeros(4, p).to(target)
+        gradient = torch.zeros_like(self.parameters.flat)
+        metrics = torch.zeros(4, p).to(target)
         for chunk in zip(*parts, strict=True):
             share = chunk[0].shape[1] / items
             loss, chunk_metrics = self._loss(chunk)
@@ -297,8 +301,8 @@ class PPO(TrainedAlgorithm):
         log_ratio = log_prob - old_log_prob  # [P, M, A]
         ratio = log_ratio.exp()
         clip = self.clip.view(-1, 1, 1)
-        clipped = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
-        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean(dim=(1, 2))  # [P]
+        clipped_ratio = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
+        policy_loss = -torch.minimum(ratio * advantage, clipped_ratio * advantage).mean(dim=(1, 2))  # [P]
         value_loss = (value - target).square().mean(dim=(1, 2))  # [P]
         entropy = self.distribution.entropy(mean, log_std, valid)  # [P]
         loss = (
@@ -362,7 +366,8 @@ class PPO(TrainedAlgorithm):
             return self._kernel.sample(bar, account.to(self.account_dtype), noise)
         if isinstance(self.policy, StateNoisePolicy):
             views = self.parameters.views
-            features, account = self.inputs.of_actor(views, bar)[0], account.to(self.dtype)
+            features = self.inputs.of_actor(views, bar)[0]
+            account = account.to(self.dtype)
             return self.policy.sample(views, features, account, noise, self.valid_scores(bar))
         mean, log_std = self.act(bar, account)
         action = self.distribution.sample(mean, log_std, noise)

@@ -7,10 +7,10 @@ For each member p and its next living neighbour q, over states that p was in,
 with D the number of scores that count (1 if discrete); no gradient flows into q. B lies between 0 (equal policies) and
 1, so a member gains little by moving ever further away. diversity x B is subtracted from the loss of p. Members then no
 longer train independently.
-Compare Parker-Holder et al. 2020 (arXiv:2002.00632), who reward the volume that a population's behaviours span.
+Compare Parker-Holder et al. 2020 (arXiv:2002.00632), who reward the volume that the behaviours of a population span.
 
-After "Stationary deep reinforcement learning with quantum K-spin Hamiltonian equation" (OpenReview LVum7knUA7g), which
-unrolls the Bellman recursion over K steps and reads it as the energy of a system of K spins,
+After "Stationary deep reinforcement learning with quantum K-spin Hamiltonian equation" (OpenReview LVum7knUA7g):
+it unrolls the Bellman recursion over K steps and reads it as the energy of a system of K spins,
 
     H(theta) = -E[ sum_k discount^k r(s_k, a_k) prod_{i <= k} pi(a_i | s_i) ].
 
@@ -21,7 +21,7 @@ for each member, over L trajectories drawn from its buffer,
 
 where D is the number of scores that count (1 if discrete), summed over steps where assets come and go, and old the
 density with which it was sampled: the product is
-the geometric mean, per sampled number, of the density relative to that of the policy that sampled it, so that
+the geometric mean, per sampled number, of the density relative to the density under the policy that sampled it:
 every factor is 1 when a trajectory is new. The rewards r are scaled as in training: under scale_rewards in units of
 their standard deviation in the first rollout, under group_baseline less the mean of the accounts of the same
 group; after the end of an episode they are 0. Where all of them are negative, as on Pendulum, lowering H makes
@@ -59,7 +59,7 @@ MAX_SCORE = 1e4  # scores are clamped to it
 def neighbours(alive: Tensor) -> Tensor:
     """Index [P] of the next living member for each member, cyclically; its own index if there is none.
 
-    alive: [P] bool. Computed on its device, which is not waited for.
+    alive: [P] bool. Computed on its device, without waiting for it.
     """
     count = len(alive)
     member = torch.arange(count, device=alive.device)
@@ -69,7 +69,7 @@ def neighbours(alive: Tensor) -> Tensor:
 
 
 def bonus(views: Views, mean: Mean, others: Tensor, divergence: Divergence, valid: Tensor | None = None) -> Tensor:
-    """B [P], differentiable by each member's own weights. mean: maps weights to scores in given states.
+    """B [P], differentiable by the weights of each member. mean: maps weights to scores in given states.
 
     others: [P] int64, the member that each is compared with.
     valid: scores that count in these states [P, K, 1, D], None if all do.
@@ -89,7 +89,8 @@ def gaussian_kl(
 ) -> Tensor:
     """KL of diagonal Gaussians per valid score: means [P, K, A, D], log_std [P, D or 1] -> [P, K, A]."""
     wide = (log_std.shape[0], 1, 1, -1)
-    own, theirs = log_std.view(wide), other_log_std.view(wide)
+    own = log_std.view(wide)
+    theirs = other_log_std.view(wide)
     ratio = (2 * (own - theirs)).exp() + ((mean - other_mean) * (-theirs).exp()).square()
     each = theirs - own + 0.5 * (ratio - 1)
     if valid is None:
@@ -105,7 +106,8 @@ def categorical_kl(
     valid: Tensor | None = None,  # noqa: ARG001
 ) -> Tensor:
     """KL of choices by the softmax of logits [P, K, A, C]: [P, K, A]."""
-    own, theirs = torch.log_softmax(logits, -1), torch.log_softmax(other_logits, -1)
+    own = torch.log_softmax(logits, -1)
+    theirs = torch.log_softmax(other_logits, -1)
     return (own.exp() * (own - theirs)).sum(-1)
 
 
@@ -125,12 +127,15 @@ class HTerm:
         device: torch.device,
     ) -> None:
         """source: draws the trajectories of each member. Raises ConfigError if the buffer does not fit into memory."""
-        self.config, self.source, self.device = config, source, device
-        k, seen = config.h_steps, spec.own
+        self.config = config
+        self.source = source
+        self.device = device
+        k = config.h_steps
+        account_size = spec.own
         choice = spec.action == "discrete"
         fields = {
             "bar": ((k,), torch.int64),
-            "account": ((k, seen), dtype),
+            "account": ((k, account_size), dtype),
             "action": ((k, 1), torch.int64) if choice else ((k, spec.action_size), dtype),
             "log_probability": ((k,), dtype),
             "reward": ((k,), dtype),
@@ -148,7 +153,8 @@ class HTerm:
         shift the random numbers.
         """
         horizon, p, groups, accounts = reward.shape
-        k, over = self.config.h_steps, rollout.terminated | rollout.truncated
+        k = self.config.h_steps
+        over = rollout.terminated | rollout.truncated
         if self.config.group_baseline and accounts > 1:
             reward = reward - reward.mean(-1, keepdim=True)
         parts = horizon // k
@@ -158,37 +164,39 @@ class HTerm:
             x = x[: parts * k].view(parts, k, *x.shape[1:]).movedim(1, 4)  # [parts, P, G, A, K, ...]
             return x.transpose(0, 1).reshape(p, parts * groups * accounts, k, *x.shape[5:])
 
-        ended = cut(over.to(reward.dtype))
-        before = ended.cumsum(2) - ended  # episode ends before each step
-        earned = torch.where(before == 0, cut(reward), 0.0)
-        score = (earned * self._powers(discount)).sum(2)  # [P, M]
+        ends = cut(over.to(reward.dtype))
+        before = ends.cumsum(2) - ends  # episode ends before each step
+        episode_rewards = torch.where(before == 0, cut(reward), 0.0)
+        score = (episode_rewards * self._powers(discount)).sum(2)  # [P, M]
         best = score.topk(min(self.config.h_trajectories, score.shape[1], self.buffer.capacity), 1).indices
         member = torch.arange(p, device=self.device).unsqueeze(1)
         bar = rollout.bar.unsqueeze(-1).expand(horizon, p, groups, accounts)
         parts_of = {"account": rollout.account, "action": rollout.action, "log_probability": rollout.log_probability}
         chosen = {name: cut(x)[member, best] for name, x in parts_of.items()}
-        self.buffer.add({"bar": cut(bar)[member, best], "reward": earned[member, best], **chosen})
+        self.buffer.add({"bar": cut(bar)[member, best], "reward": episode_rewards[member, best], **chosen})
         size = (steps, self.config.h_trajectories)
         self._draws = iter(self.source.integers(self.buffer.count, size, dim=1))
 
     def energy(self, log_probability: LogProbability, discount: Tensor, valid: Valid = lambda _: None) -> Tensor:
         """H [P] of the next L trajectories sampled for each member, differentiable by the policy."""
         chosen = next(self._draws).unsqueeze(0)
-        drawn = {name: x[0] for name, x in self.buffer.take(chosen).items()}  # [P, L, K, ...]
-        p, size, k = drawn["reward"].shape
+        trajectories = {name: x[0] for name, x in self.buffer.take(chosen).items()}  # [P, L, K, ...]
+        p, size, k = trajectories["reward"].shape
         flat = (p, size * k, 1)  # every step is an item of one account
         now = log_probability(
-            drawn["bar"].view(p, size * k), drawn["account"].view(*flat, -1), drawn["action"].view(*flat, -1)
+            trajectories["bar"].view(p, size * k),
+            trajectories["account"].view(*flat, -1),
+            trajectories["action"].view(*flat, -1),
         )
-        moved = now.view(p, size, k) - drawn["log_probability"]
-        counts = valid(drawn["bar"].view(p, size * k))
+        log_ratio = now.view(p, size, k) - trajectories["log_probability"]
+        counts = valid(trajectories["bar"].view(p, size * k))
         if counts is None:
-            steps = torch.arange(1, k + 1, device=self.device, dtype=moved.dtype)
-            numbers = steps * drawn["action"].shape[-1]
+            steps = torch.arange(1, k + 1, device=self.device, dtype=log_ratio.dtype)
+            numbers = steps * trajectories["action"].shape[-1]
         else:
             numbers = counts.sum(-1).view(p, size, k).cumsum(2).clamp(min=1)
-        likeness = (moved.cumsum(2) / numbers).exp()
-        return -(self._powers(discount) * drawn["reward"] * likeness).sum(2).mean(1)
+        likeness = (log_ratio.cumsum(2) / numbers).exp()
+        return -(self._powers(discount) * trajectories["reward"] * likeness).sum(2).mean(1)
 
     def _powers(self, discount: Tensor) -> Tensor:
         """discount^k for each member: [P, 1, K]."""
@@ -219,10 +227,14 @@ class Regularisers:
         h_term: HTerm | None,
         diverse: bool,
     ) -> None:
-        self.settings, self.parameters, self.decide, self.valid = settings, parameters, decide, valid
+        self.settings = settings
+        self.parameters = parameters
+        self.decide = decide
+        self.valid = valid
         self.distribution = distribution_of(action)
         self.divergence = categorical_kl if action == "discrete" else gaussian_kl
-        self.h_term, self.diverse = h_term, diverse
+        self.h_term = h_term
+        self.diverse = diverse
 
     @classmethod
     def of(

@@ -1,7 +1,7 @@
 """Soft actor-critic (Haarnoja et al. 2018) and REDQ, randomised ensembled double Q-learning (Chen et al. 2021).
 
-REDQ's target is the minimum over a random subset of the critics, resampled at every update; its actor maximises the
-mean of all critics, once every `policy_delay` updates.
+The target of REDQ is the minimum over a random subset of the critics, resampled at every update; its actor maximises
+the mean of all critics, once every `policy_delay` updates.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class _Squashed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, log_std: Tensor, noise: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        bounded = log_std.clamp(*LOG_STD_BOUNDS)
-        deviation = bounded.exp() * noise
+        clamped_log_std = log_std.clamp(*LOG_STD_BOUNDS)
+        deviation = clamped_log_std.exp() * noise
         u = mean + deviation
         action = torch.tanh(u)
-        negative_log_probs = 0.5 * noise.square() + bounded - 2 * (u + torch.nn.functional.softplus(-2 * u))
-        ctx.save_for_backward(action, deviation, bounded == log_std, valid)
+        negative_log_probs = 0.5 * noise.square() + clamped_log_std - 2 * (u + torch.nn.functional.softplus(-2 * u))
+        ctx.save_for_backward(action, deviation, clamped_log_std == log_std, valid)
         if valid is not None:
             return action, -torch.where(valid, negative_log_probs + (HALF_LOG_2PI + 2 * math.log(2)), 0.0).sum(-1)
         return action, -negative_log_probs.sum(-1) - (HALF_LOG_2PI + 2 * math.log(2)) * mean.shape[-1]
@@ -56,7 +56,8 @@ class _Squashed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None]:
         action, deviation, within_bounds, valid = ctx.saved_tensors
-        grad_action, grad_log_prob = grad_outputs[0], grad_outputs[1].unsqueeze(-1)
+        grad_action = grad_outputs[0]
+        grad_log_prob = grad_outputs[1].unsqueeze(-1)
         if valid is not None:
             grad_log_prob = grad_log_prob * valid
         grad_u = grad_action * (1 - action * action) + 2 * grad_log_prob * action
@@ -85,14 +86,14 @@ class SAC(ActorCritic):
         """Current temperature [P]."""
         return self.train_state.parts["temperature"].parameters.flat[:, 0].exp()
 
-    def _sampled(self, obs: ModelInput, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _sample(self, obs: ModelInput, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Sampled actions [P, K, A, D] and their log-density [P, K, A]."""
         mean, log_std = self.network.forward(self.train_state.views("actor"), obs)
         return squashed(mean, log_std, noise, valid_scores(obs.tradable, self.spec.action_size))
 
     def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
         obs = self.adapter.decode(items)
-        return self._sampled(obs, self._noise(obs.account.shape[1]))[0]
+        return self._sample(obs, self._noise(obs.account.shape[1]))[0]
 
     def _noise_shape(self) -> tuple[int, ...]:
         return (2, self.items, self.adapter.accounts, self.spec.action_size)
@@ -103,7 +104,7 @@ class SAC(ActorCritic):
             metrics = self._update_critics_native(self._kernel, batch, noise, factor, temperature)
         else:
             with torch.no_grad():
-                next_action, log_prob = self._sampled(batch.next_obs, noise[:, 0])
+                next_action, log_prob = self._sample(batch.next_obs, noise[:, 0])
                 next_values = self.next_values(batch.next_obs, next_action)
                 next_values = next_values - temperature.view(-1, 1, 1) * log_prob
             metrics = self._update_critics(batch, next_values, factor)
@@ -122,8 +123,8 @@ class SAC(ActorCritic):
             gradient, loss, entropy = self._kernel.actor()
             self.train_state.apply_gradient("actor", gradient, loss, factor)
             return loss, entropy
-        action, log_prob = self._sampled(batch.obs, noise)
-        values = combine_values(self.values(self._fixed, batch.obs, action, self.critics), self.actor_rule)
+        action, log_prob = self._sample(batch.obs, noise)
+        values = combine_values(self.values(self._critic_weights, batch.obs, action, self.critics), self.actor_rule)
         loss = (temperature.view(-1, 1, 1) * log_prob - values).mean((1, 2))
         self.train_state.gradient_step("actor", loss, factor)
         return loss.detach(), -log_prob.detach().mean((1, 2))
@@ -143,7 +144,7 @@ class SAC(ActorCritic):
 
 
 class REDQ(SAC):
-    """SAC with many critics. Between two actor updates the actor's metrics are those of the last one."""
+    """SAC with many critics. Between two actor updates the metrics of the actor do not change."""
 
     config: REDQConfig
     KERNEL = True

@@ -1,7 +1,7 @@
-"""Short-horizon actor-critic (Xu et al. 2022, arXiv:2204.07137): the market's derivative and a terminal critic.
+"""Short-horizon actor-critic (Xu et al. 2022, arXiv:2204.07137): derivative of the market and a terminal critic.
 
 Back-propagation through a long episode is noisy and costly; through a short horizon alone it ignores later rewards. So
-the horizon is short and a critic values its last state, also in the actor's derivative.
+the horizon is short and a critic values its last state, also in the derivative of the actor.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ class SHAC(DifferentiableAlgorithm):
     def _learn(self, trajectory: Trajectory, rate_factor: RateFactor) -> Metrics:
         reward = trajectory.reward * self.reward_scale.view(-1, 1, 1)
         last, end = self._terminal_values(trajectory)
-        weights, truncated = self._weights_of_steps(trajectory.done), trajectory.done & ~trajectory.terminated
+        weights = self._weights_of_steps(trajectory.done)
+        truncated = trajectory.done & ~trajectory.terminated
         discount = self.settings["gamma"].view(-1, 1, 1)
-        earned = (reward * weights[:-1]).sum(0)
+        discounted_rewards = (reward * weights[:-1]).sum(0)
         beyond = torch.where(trajectory.done[-1], 0.0, weights[-1]) * last
         beyond = beyond + torch.where(truncated, weights[:-1] * discount, 0.0).sum(0) * end
-        loss = -(earned + beyond).mean((1, 2))
+        loss = -(discounted_rewards + beyond).mean((1, 2))
         norm = self.train_state.gradient_step("actor", loss, rate_factor)
         target = self._returns(trajectory, reward.detach(), last.detach(), end.detach(), truncated)
         critic_loss = self._fit(trajectory, target, rate_factor)
@@ -57,21 +58,21 @@ class SHAC(DifferentiableAlgorithm):
         }
 
     def _terminal_values(self, trajectory: Trajectory) -> tuple[Tensor, Tensor]:
-        """V' [P, G, A] of the state after the last step, and of the state in which a group's window ended, if any.
+        """V' [P, G, A] of the state after the last step, and of the state in which the window of a group ended, if any.
 
-        Differentiable by the account. A group's window ends at most once in a trajectory.
+        Differentiable by the account. The window of a group ends at most once in a trajectory.
         """
         views = self.train_state.targets["critic"].views
-        last = self._value(views, trajectory.bar[-1] + 1, trajectory.reached[-1].to(self.dtype))
+        last = self._value(views, trajectory.bar[-1] + 1, trajectory.next_accounts[-1].to(self.dtype))
         truncated_groups = (trajectory.done & ~trajectory.terminated).any(-1)  # [H, P, G]
         if not on_device(self.device) and not bool(truncated_groups.any()):  # a GPU would have to be waited for
             return last, torch.zeros_like(last)
         step = truncated_groups.int().argmax(0)  # [P, G]
         bar = trajectory.bar.gather(0, step.unsqueeze(0))[0] + 1
-        reached = torch.zeros_like(trajectory.reached[0])
-        for h, account in enumerate(trajectory.reached):
-            reached = torch.where((truncated_groups[h] & (step == h))[..., None, None], account, reached)
-        return last, self._value(views, bar, reached.to(self.dtype))
+        final_account = torch.zeros_like(trajectory.next_accounts[0])
+        for h, account in enumerate(trajectory.next_accounts):
+            final_account = torch.where((truncated_groups[h] & (step == h))[..., None, None], account, final_account)
+        return last, self._value(views, bar, final_account.to(self.dtype))
 
     def _value(self, views: Mapping[str, Tensor], bar: Tensor, account: Tensor) -> Tensor:
         """Values [P, K, A] for bars [P, K] and accounts [P, K, A, 1 + N]."""
@@ -81,7 +82,8 @@ class SHAC(DifferentiableAlgorithm):
     @torch.no_grad()
     def _returns(self, trajectory: Trajectory, reward: Tensor, last: Tensor, end: Tensor, truncated: Tensor) -> Tensor:
         """TD(lambda) returns [H, P, G, A] of all states of the trajectory, from the target critic."""
-        bars, states = _by_item(trajectory.bar), _by_item(torch.stack(list(trajectory.account)))
+        bars = _by_item(trajectory.bar)
+        states = _by_item(torch.stack(list(trajectory.account)))
         values = self._value(self.train_state.targets["critic"].views, bars, states)
         values = values.view(reward.transpose(0, 1).shape).transpose(0, 1)
         next_values = torch.where(truncated, end, torch.cat([values[1:], last.unsqueeze(0)]))
@@ -101,7 +103,8 @@ class SHAC(DifferentiableAlgorithm):
         p = target.shape[1]
         data = [_by_item(x) for x in (trajectory.bar, torch.stack(list(trajectory.account)).detach(), target)]
         items = data[0].shape[1]
-        size, member = items // self.config.minibatches, torch.arange(p, device=self.device).unsqueeze(1)
+        size = items // self.config.minibatches
+        member = torch.arange(p, device=self.device).unsqueeze(1)
         log = []
         for _ in range(self.config.epochs):
             order = self._shuffles.permutation(items)

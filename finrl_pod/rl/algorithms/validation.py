@@ -48,8 +48,8 @@ def validate(config: AgentConfig, env: VecEnv) -> None:
         return
     if isinstance(env, CentralCriticVecEnv) and env.critic_only and kind != "on-policy":
         raise ConfigError(
-            f"agent.algorithm {config.algorithm} has no critic apart from its actor's observations, which this "
-            "environment is for; choose ppo or a2c"
+            f"agent.algorithm {config.algorithm} has no central critic, and this environment is for one; "
+            "choose ppo or a2c"
         )
     if isinstance(config, OffPolicyConfig):
         _validate_off_policy(config, env)
@@ -61,7 +61,7 @@ def validate(config: AgentConfig, env: VecEnv) -> None:
 
 
 def _validate_policy(config: AgentConfig, env: VecEnv) -> None:
-    """Raises ConfigError for an unknown policy, and for one of the user's own where it cannot be used."""
+    """Raises ConfigError for an unknown policy, and for a custom one where it cannot be used."""
     make = policy_maker(config.policy)
     if config.policy in BUILT_IN_POLICIES:
         return
@@ -86,7 +86,7 @@ def _validate_encoder(config: TrainedAgentConfig, env: VecEnv) -> None:
                 "or omit agent.dropout"
             )
         if not isinstance(env, MarketVecEnv):
-            _refuse_changes(config, ("lookback", "encoder_size"), "an encoder, which reads past bars of a market")
+            _refuse_changes(config, ("lookback", "encoder_size"), "an encoder of past bars of a market")
         return
     if not isinstance(env, MarketVecEnv):
         raise ConfigError(
@@ -123,26 +123,27 @@ def _validate_start(config: AgentConfig, env: VecEnv) -> None:
 
 def _refuse_changes(config: AgentConfig, names: Sequence[str], purpose: str) -> None:
     """Raises ConfigError for settings that have no effect here and are not at their default."""
-    described = describe_settings(type(config))
+    settings = describe_settings(type(config))
     for name in names:
-        if (value := getattr(config, name)) != described[name].default:
+        if (value := getattr(config, name)) != settings[name].default:
             raise ConfigError(f"agent.{name} is a setting of {purpose}, and there is none here, got {value}; omit it")
 
 
 def _validate_action_space(config: AgentConfig, env: VecEnv) -> None:
-    """Raises ConfigError if the algorithm does not support the environment's actions or observations."""
+    """Raises ConfigError if the algorithm does not support the actions or observations of the environment."""
     on_market = isinstance(env, MarketVecEnv)
-    given = "discrete" if env.action_kind == "discrete" else "continuous"
+    action_kind = "discrete" if env.action_kind == "discrete" else "continuous"
     able = [
         name
         for name, facts in ALGORITHMS.items()
-        if facts.actions in (given, "both") and (on_market or not facts.needs_market)
+        if facts.actions in (action_kind, "both") and (on_market or not facts.needs_market)
     ]
     facts = algorithm_info(config.algorithm)
-    if facts.actions not in (given, "both"):
+    if facts.actions not in (action_kind, "both"):
         raise ConfigError(
-            f"agent.algorithm {config.algorithm} drives {facts.actions} actions and this environment takes {given} "
-            f"ones; choose one of {', '.join(able)}, or another {'environment.kind' if on_market else 'environment'}"
+            f"agent.algorithm {config.algorithm} drives {facts.actions} actions and this environment takes "
+            f"{action_kind} ones; choose one of {', '.join(able)}, or another "
+            f"{'environment.kind' if on_market else 'environment'}"
         )
     if not on_market:
         if config.policy in BUILT_IN_POLICIES and config.policy != "mlp":
@@ -154,7 +155,7 @@ def _validate_action_space(config: AgentConfig, env: VecEnv) -> None:
             raise ConfigError(
                 f"agent.algorithm {config.algorithm} learns on markets alone; choose one of {', '.join(able)}"
             )
-    elif given == "discrete" and (
+    elif action_kind == "discrete" and (
         config.policy == "linear" or (config.policy == "equivariant" and facts.kind == "on-policy")
     ):
         raise ConfigError(
@@ -166,7 +167,7 @@ def _validate_action_space(config: AgentConfig, env: VecEnv) -> None:
 def _validate_horizon(horizon: int, env: VecEnv) -> None:
     if isinstance(env, MarketVecEnv) and horizon > env.episode_bars:
         raise ConfigError(
-            f"agent.horizon must be at most the episode's window of {env.episode_bars} bars, got {horizon}; "
+            f"agent.horizon must be at most the window of {env.episode_bars} bars, got {horizon}; "
             "shorten the horizon or lengthen environment.window"
         )
 
@@ -196,7 +197,8 @@ def _validate_off_policy(config: OffPolicyConfig, env: VecEnv) -> None:
             f"agent.buffer_size must hold a step of all {env.envs} environments, got {config.buffer_size}; "
             "increase buffer_size or use fewer environments"
         )
-    critics, subset = getattr(config, "critics", 1), getattr(config, "critic_subset", 1)
+    critics = getattr(config, "critics", 1)
+    subset = getattr(config, "critic_subset", 1)
     if getattr(config, "critic_rule", "") == "subset" and not 1 <= subset <= critics:
         raise ConfigError(f"agent.critic_subset must be between 1 and agent.critics = {critics}, got {subset}")
 
@@ -225,8 +227,8 @@ def _validate_differentiable(config: DifferentiableConfig, env: MarketVecEnv) ->
             "a minimum commission is not differentiable: set environment.per_share_minimum = 0",
         ),
     )
-    for found, why in rough:
-        if found:
+    for is_rough, why in rough:
+        if is_rough:
             raise ConfigError(f"agent.algorithm {config.algorithm} differentiates the market, and {why}")
     if isinstance(config, SHACConfig):
         _validate_minibatches(config.minibatches, config.horizon, env.groups)
@@ -259,7 +261,7 @@ def _validate_mlp_options(config: OnPolicyConfig, env: VecEnv) -> None:
                 f'agent.{name} needs agent.policy = "mlp", got {config.policy!r}; set the policy or omit agent.{name}'
             )
     if config.use_sde and env.action_kind == "discrete":
-        raise ConfigError("agent.use_sde needs continuous actions, and this environment's are discrete; omit it")
+        raise ConfigError("agent.use_sde needs continuous actions, and this environment has discrete ones; omit it")
     if config.use_sde and config.diversity:
         raise ConfigError("agent.diversity and agent.use_sde cannot be combined; omit one of them")
     if config.normalise and isinstance(env, MarketVecEnv):

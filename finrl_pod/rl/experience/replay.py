@@ -34,7 +34,7 @@ class Replay:
     ) -> None:
         """fields: name -> (shape of an item, dtype). capacity: items per member. accounts: transitions in an item.
 
-        setting, what: for error messages: the setting of the capacity, and the unit it counts.
+        setting, what: name of the capacity setting and the unit it counts, for error messages.
 
         Raises ConfigError before allocating if the buffer does not fit into memory.
         """
@@ -46,7 +46,9 @@ class Replay:
                 f"member{'s' if members > 1 else ''} takes {size / GIB:.1f} GiB, {free / GIB:.1f} GiB are free; "
                 f"lower it to {int(capacity * accounts * free * 0.8 / size):,} or less"
             )
-        self.members, self.capacity, self.written = members, capacity, 0
+        self.members = members
+        self.capacity = capacity
+        self.written = 0
         self.data = {
             name: torch.zeros(members, capacity, *shape, dtype=dtype, device=device)
             for name, (shape, dtype) in fields.items()
@@ -89,8 +91,8 @@ class Replay:
         for name, field in self.data.items():
             values = items.get(name)
             if values is None or values.shape[0] != self.members or values.shape[2:] != field.shape[2:]:
-                got = "nothing" if values is None else f"shape {tuple(values.shape)}"
-                raise RunError(f"the saved replay buffer does not fit this agent: {name} has {got}")
+                saved_shape = "nothing" if values is None else f"shape {tuple(values.shape)}"
+                raise RunError(f"the saved replay buffer does not fit this agent: {name} has {saved_shape}")
         n = items[next(iter(self.data))].shape[1]
         if n != min(written, self.capacity):
             raise RunError(

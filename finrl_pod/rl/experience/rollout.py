@@ -19,7 +19,7 @@ from finrl_pod.rl.optimisation.normalisation import RunningNormaliser
 from finrl_pod.types import Observation, Tensor
 
 Explore = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-MAX_STEPS = 30_000  # of an episode, more than usual time limits: Gymnasium's longest are Atari's 27,000
+MAX_STEPS = 30_000  # of an episode, more than usual time limits: the longest of Gymnasium are 27,000, of Atari
 
 
 class Rollout(NamedTuple):
@@ -225,7 +225,7 @@ class EpisodeReturns(NamedTuple):
 def episode_returns(
     env: VecEnv, act: Callable[[Any], Tensor], seed: int, after_step: Callable[[], None] = lambda: None
 ) -> EpisodeReturns:
-    """Return of the first episode of every environment, which is cut off after `MAX_STEPS`.
+    """Return of the first episode of every environment, cut off after `MAX_STEPS`.
 
     act: observation -> actions [P, E, D]. after_step: called after every step; its errors are passed on. Raises
     RunError if a worker of the environment is lost.

@@ -1,7 +1,7 @@
 """Gradients of off-policy actor-critics with plain networks, in float32 on the CPU: glue for `actor_critic_update.cpp`.
 
-The kernel computes what each algorithm's `_update` computes through autograd, which is the definition; a test compares
-the two. `make_actor_critic_kernel` returns None where there is no compiler, and autograd is used instead.
+The kernel computes what `_update` of each algorithm computes through autograd; a test compares the two.
+`make_actor_critic_kernel` returns None where there is no compiler, and autograd is used instead.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def make_actor_critic_kernel(
 ) -> ActorCriticKernel | None:
     """The kernel for the parts "actor" and "critic", or None: other device or dtype, too many layers, or no compiler.
 
-    settings: per member [P], read at every update: `gamma`, for TD3 also the smoothing noise. batch_size: transitions
+    settings: [P] each, read at every update: `gamma`, for TD3 also the smoothing noise. batch_size: transitions
     per update (B).
     """
     networks = [part.parameters for part in train_state.parts.values()]
@@ -157,7 +157,7 @@ class ActorCriticKernel:
         settings = self._settings
         smoothing = (settings.get("target_noise"), settings.get("noise_clip"))
         tensors = (*transitions, noise, temperature, settings["gamma"], *smoothing, subset)
-        # These stay alive until the actor's half has run.
+        # These stay alive until `actor` has run.
         self._inputs = [None if x is None else x.contiguous() for x in tensors]
         for name, x in zip((*_TRANSITIONS, *_SETTINGS), self._inputs, strict=True):
             setattr(self._update, name, None if x is None else x.data_ptr())
@@ -172,7 +172,8 @@ class ActorCriticKernel:
 
     def _run(self, function: Any, gradient: Tensor) -> Tensor:
         metrics = torch.empty_like(self._metrics)
-        self._update.gradient, self._update.metrics = gradient.data_ptr(), metrics.data_ptr()
+        self._update.gradient = gradient.data_ptr()
+        self._update.metrics = metrics.data_ptr()
         function(ctypes.byref(self._update))
         return metrics
 
@@ -184,9 +185,11 @@ def _layers_of(parameters: Parameters) -> int:
 def _net(parameters: Parameters) -> _Net:
     """Widths of the network, and where w0, b0, w1, ... start in a row of the parameters."""
     net = _Net()
-    net.layers, net.parameters = _layers_of(parameters), parameters.flat.shape[1]
+    net.layers = _layers_of(parameters)
+    net.parameters = parameters.flat.shape[1]
     net.width[0] = parameters.shapes["w0"][0]
     for i in range(net.layers):
         net.width[i + 1] = parameters.shapes[f"w{i}"][1]
-        net.weight_at[i], net.bias_at[i] = parameters.starts[f"w{i}"], parameters.starts[f"b{i}"]
+        net.weight_at[i] = parameters.starts[f"w{i}"]
+        net.bias_at[i] = parameters.starts[f"b{i}"]
     return net

@@ -1,8 +1,8 @@
-"""PPO's policies on GPUs: acting, and a gradient step with a backward pass written out.
+"""Policies of PPO on GPUs: acting, and a gradient step with a backward pass written out.
 
-The gradient is that of the autograd path, to which a test compares it. Written out, a minibatch takes a quarter of the
+A test compares the gradient with the autograd path. Written out, a minibatch takes a quarter of the
 launches, nothing of size [.., A, N, S] is kept, and every launch has fixed shapes, so that it can be captured. Matrix
-products are torch's, all else is in `device_operations.py`.
+products are computed by torch, all else is in `device_operations.py`.
 
 Shapes: P members, K items (a bar and its A accounts), R rows of the market table, N assets of F features, H and S
 units, D scores.
@@ -31,7 +31,7 @@ TABLE_REPEATS = 2  # with so many items a row of the market table, the table is 
 class Rows(NamedTuple):
     """Rows of the market table that a batch needs: features [P, R, N, F] and the mask [P, R, N] or None.
 
-    of_item: [P, K], the row of each item; None where R = K: row k is that of item k.
+    of_item: [P, K], the row of each item; None where R = K: row k belongs to item k.
     """
 
     features: Tensor
@@ -48,21 +48,21 @@ def make_device_policy(
 ) -> DevicePolicy | None:
     """The program of a policy on a GPU, or None if autograd has to be used; arguments as for `make_policy_kernel`.
 
-    activation_dtype: of features, accounts, activations and their gradients, that of the parameters if None.
+    activation_dtype: dtype of features, accounts, activations and their gradients; by default the parameter dtype.
     """
     spec = policy.spec
     if not spec.assets or features.dtype != parameters.flat.dtype:
         return None
     if type(policy) is MlpPolicy:
         return _MlpDevicePolicy(policy, parameters, features, tradable, activation_dtype)
-    # Of equivariant policies those of a mandate: scores of assets alone, without inertia.
+    # Equivariant policies under a mandate alone: scores of assets without inertia.
     if type(policy) is EquivariantPolicy and spec.action == "tilt" and not spec.has_extras and not spec.has_cash_score:
         return _EquivariantDevicePolicy(policy, parameters, features, tradable, activation_dtype)
     return None
 
 
 class DevicePolicy(ABC):
-    """Forward pass, sampling and PPO's gradient step for P members that share a market table; as `PolicyKernel`."""
+    """Forward pass, sampling and gradient step of PPO for P members that share a market table; as `PolicyKernel`."""
 
     def __init__(
         self,
@@ -72,9 +72,12 @@ class DevicePolicy(ABC):
         tradable: Tensor | None,
         activation_dtype: torch.dtype | None = None,
     ) -> None:
-        self._policy, self.spec, self._parameters = policy, policy.spec, parameters
+        self._policy = policy
+        self.spec = policy.spec
+        self._parameters = parameters
         self.dtype = activation_dtype or parameters.flat.dtype
-        self._features, self._tradable = features.to(self.dtype), tradable
+        self._features = features.to(self.dtype)
+        self._tradable = tradable
         self._flat = parameters.flat.to(self.dtype)  # a copy if the dtype is another
         self._weights = parameters.views_of(self._flat)
         self._log_std = parameters.views_of(parameters.flat)["log_std"]
@@ -102,7 +105,7 @@ class DevicePolicy(ABC):
         p = len(indices)
         self._refresh()
         valid = None if self._tradable is None else valid_scores(self._tradable[bar], self.spec.action_size)
-        mean, value, saved = self._forward(bar, account)
+        mean, value, activations = self._forward(bar, account)
         coefficients = (settings["clip_range"], settings["value_coefficient"], settings["entropy_coefficient"])
         grad_mean, grad_value, sums = ops.ppo_loss(
             mean.view(p, -1, mean.shape[-1]),
@@ -117,10 +120,11 @@ class DevicePolicy(ABC):
         slope = self._slopes["log_std"]
         slope.copy_(of_spread.sum(1, keepdim=True) if slope.shape[1] == 1 else of_spread)
         grad_mean, grad_value = (x.to(self.dtype) for x in (grad_mean, grad_value))
-        self._backward(grad_mean.view_as(mean), grad_value.view_as(value), account, saved)
+        self._backward(grad_mean.view_as(mean), grad_value.view_as(value), account, activations)
         limits = (settings["learning_rate"], settings["max_grad_norm"], settings["target_kl"])
         flat = self._parameters.flat
-        state, gradient = (flat, optimiser.first, optimiser.second, optimiser.steps), self._gradient.to(flat.dtype)
+        state = (flat, optimiser.first, optimiser.second, optimiser.steps)
+        gradient = self._gradient.to(flat.dtype)
         return ops.adam_clipped(state, gradient, sums, limits, active, alive, optimiser.constants)
 
     @torch.no_grad()
@@ -137,13 +141,14 @@ class DevicePolicy(ABC):
 
     def sample(self, bar: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions [P, K, A, D] made with standard normal noise of that shape, and their log-probability [P, K, A]."""
-        mean, log_std = self.mean(bar, account), self._log_std
+        mean = self.mean(bar, account)
+        log_std = self._log_std
         action = GAUSSIAN.sample(mean, log_std, noise)
         valid = None if self._tradable is None else valid_scores(self._tradable[bar], self.spec.action_size)
         return action, GAUSSIAN.log_probability(action, mean, log_std, valid)
 
     def _refresh(self) -> None:
-        """Round the weights, which were changed since."""
+        """Round the weights again: they were changed since."""
         if self._flat is not self._parameters.flat:
             self._flat.copy_(self._parameters.flat)
 
@@ -168,7 +173,7 @@ class DevicePolicy(ABC):
     def _values(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]: ...
 
     @abstractmethod
-    def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, saved: tuple[Any, ...]) -> None:
+    def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, activations: tuple[Any, ...]) -> None:
         """Write the gradient of every parameter but log_std."""
 
     def _weight_slope(self, name: str, x: Tensor, grad: Tensor) -> None:
@@ -179,7 +184,7 @@ class DevicePolicy(ABC):
         torch.bmm(x.reshape(p, -1, x.shape[-1]).transpose(1, 2), grad.reshape(p, -1, grad.shape[-1]), out=out)
 
     def _bias_slope(self, name: str, grad: Tensor) -> None:
-        """Gradient of a bias [P, O] from that of the outputs [P, .., O]."""
+        """Gradient of a bias [P, O] from the gradient of the outputs [P, .., O]."""
         torch.sum(grad.reshape(grad.shape[0], -1, grad.shape[-1]), 1, out=self._slopes[name])
 
 
@@ -195,7 +200,8 @@ class _MlpDevicePolicy(DevicePolicy):
 
     def _tower(self, name: str, features: Tensor, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
         """Outputs [P, K, A, O] of a tower, and its hidden units [P, K A, H] layer by layer."""
-        weights, (p, k, accounts, own) = self._weights, account.shape
+        weights = self._weights
+        (p, k, accounts, own) = account.shape
         base = torch.baddbmm(weights[f"{name}_b0"].unsqueeze(1), features.flatten(2), weights[f"{name}_table_w"])
         x = torch.bmm(account.reshape(p, -1, own), weights[f"{name}_own_w"])
         x = ops.tanh_of_sum(x.view(p * k, accounts, -1), base.view(p * k, -1)).view(p, k * accounts, -1)
@@ -205,8 +211,8 @@ class _MlpDevicePolicy(DevicePolicy):
             hidden.append(x)
         return affine(x, weights[f"{name}_w{last}"], weights[f"{name}_b{last}"]).view(p, k, accounts, -1), tuple(hidden)
 
-    def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, saved: tuple[Any, ...]) -> None:
-        rows, actor, critic = saved
+    def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, activations: tuple[Any, ...]) -> None:
+        rows, actor, critic = activations
         self._tower_backward("actor", grad_mean, rows.features, account, actor)
         self._tower_backward("critic", grad_value.unsqueeze(-1), rows.features, account, critic)
 
@@ -221,13 +227,13 @@ class _MlpDevicePolicy(DevicePolicy):
             grad = torch.bmm(grad, self._weights[f"{name}_w{i}"].transpose(1, 2))
             grad = ops.tanh_backward(grad, hidden[i - 1])
         self._weight_slope(f"{name}_own_w", account, grad)
-        base = grad.view(p, k, accounts, -1).sum(2)  # the table's part is shared by the accounts of an item
+        base = grad.view(p, k, accounts, -1).sum(2)  # the part of the table is shared by the accounts of an item
         self._weight_slope(f"{name}_table_w", features.flatten(2), base)
         self._bias_slope(f"{name}_b0", base)
 
 
 class _EquivariantDevicePolicy(DevicePolicy):
-    """Encodes R rows: those of the K items, or the whole market table where many items share its rows."""
+    """Encodes R rows: the rows of the K items, or the whole market table where many items share its rows."""
 
     def _rows(self, bar: Tensor) -> Rows:
         table = self._features
@@ -237,9 +243,10 @@ class _EquivariantDevicePolicy(DevicePolicy):
         return Rows(table.expand(len(bar), -1, -1, -1), mask, bar)
 
     def _encode(self, prefix: str, features: Tensor, tradable: Tensor | None) -> tuple[list[Tensor], Tensor]:
-        """Codes [P, R, N, H] of every layer, the last one's mean over assets [P, R, H]."""
+        """Codes [P, R, N, H] of every layer, and the mean of the last one over assets [P, R, H]."""
         p, k, n, _ = features.shape
-        layers, codes = len(self.spec.hidden) - 1 or 1, []
+        layers = len(self.spec.hidden) - 1 or 1
+        codes = []
         x = features
         for i in range(layers):
             weight, bias = (self._weights[_layer(prefix, kind, i)] for kind in "wb")
@@ -249,42 +256,50 @@ class _EquivariantDevicePolicy(DevicePolicy):
         return codes, mean_over_assets(x, tradable)
 
     def _scores(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
-        weights, (p, r, n, _) = self._weights, rows.features.shape
+        weights = self._weights
+        (p, r, n, _) = rows.features.shape
         codes, context = self._encode("", rows.features, rows.tradable)
-        shared = affine(context, weights["context_w"], weights["code_b"])  # [P, R, S]
-        mixed = product(codes[-1], weights["code_w"])  # [P, R, N, S]
+        context_code = affine(context, weights["context_w"], weights["code_b"])  # [P, R, S]
+        mixed_code = product(codes[-1], weights["code_w"])  # [P, R, N, S]
         linear = torch.bmm(rows.features.reshape(p, r * n, -1), weights["linear_w"].unsqueeze(-1)).view(p, r, n)
         of_item = rows.of_item
-        scores = ops.asset_scores(mixed, shared, account, linear, weights["holding_w"], weights["score_w"], of_item)
-        return scores, (codes, context, mixed, shared)
+        scores = ops.asset_scores(
+            mixed_code, context_code, account, linear, weights["holding_w"], weights["score_w"], of_item
+        )
+        return scores, (codes, context, mixed_code, context_code)
 
     def _values(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
-        weights, (p, k, accounts, _), n = self._weights, account.shape, rows.features.shape[2]
+        weights = self._weights
+        (p, k, accounts, _) = account.shape
+        n = rows.features.shape[2]
         codes, context = self._encode("value_", rows.features, rows.tradable)
-        shared = affine(context, weights["value_context_w"], weights["value_b"])  # [P, R, S]
+        context_code = affine(context, weights["value_context_w"], weights["value_b"])  # [P, R, S]
         if rows.of_item is None:
-            held = weighted_codes(account[..., 1 : 1 + n], codes[-1])  # [P, K, A, H]
+            held_codes = weighted_codes(account[..., 1 : 1 + n], codes[-1])  # [P, K, A, H]
         else:
-            held = ops.held_codes(account, codes[-1], rows.of_item)
-            shared = select_items(shared, rows.of_item)  # [P, K, S]
-        mixed = product(held, weights["value_holding_w"])
-        hidden = ops.tanh_of_sum(mixed.view(p * k, accounts, -1), shared.view(p * k, -1)).view(p, k * accounts, -1)
+            held_codes = ops.held_codes(account, codes[-1], rows.of_item)
+            context_code = select_items(context_code, rows.of_item)  # [P, K, S]
+        mixed_code = product(held_codes, weights["value_holding_w"])
+        hidden = ops.tanh_of_sum(mixed_code.view(p * k, accounts, -1), context_code.view(p * k, -1)).view(
+            p, k * accounts, -1
+        )
         value = affine(hidden, weights["value_w"].unsqueeze(-1), weights["value_out_b"])
-        return value.view(p, k, accounts), (codes, context, held, hidden)
+        return value.view(p, k, accounts), (codes, context, held_codes, hidden)
 
-    def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, saved: tuple[Any, ...]) -> None:
-        rows, actor, critic = saved
+    def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, activations: tuple[Any, ...]) -> None:
+        rows, actor, critic = activations
         items = None if rows.of_item is None else ops.ItemsOfRows.of(rows.of_item, rows.features.shape[1])
         self._scores_backward(grad_mean, rows, items, account, *actor)
         self._values_backward(grad_value, rows, items, account, *critic)
 
     def _scores_backward(
         self, grad: Tensor, rows: Rows, items: ops.ItemsOfRows | None, account: Tensor,
-        codes: list[Tensor], context: Tensor, mixed: Tensor, shared: Tensor,
+        codes: list[Tensor], context: Tensor, mixed_code: Tensor, context_code: Tensor,
     ) -> None:  # fmt: skip
-        weights, (p, r, n, size) = self._weights, mixed.shape
+        weights = self._weights
+        (p, r, n, size) = mixed_code.shape
         grad_mixed, of_linear, of_holding, of_score = ops.asset_scores_backward(
-            grad, mixed, shared, account, weights["holding_w"], weights["score_w"], rows.of_item, items
+            grad, mixed_code, context_code, account, weights["holding_w"], weights["score_w"], rows.of_item, items
         )
         self._bias_slope("holding_w", of_holding)
         self._bias_slope("score_w", of_score)
@@ -299,14 +314,16 @@ class _EquivariantDevicePolicy(DevicePolicy):
 
     def _values_backward(
         self, grad: Tensor, rows: Rows, items: ops.ItemsOfRows | None, account: Tensor,
-        codes: list[Tensor], context: Tensor, held: Tensor, hidden: Tensor,
+        codes: list[Tensor], context: Tensor, held_codes: Tensor, hidden: Tensor,
     ) -> None:  # fmt: skip
-        weights, (p, r, n, size), (k, accounts) = self._weights, codes[-1].shape, account.shape[1:3]
+        weights = self._weights
+        (p, r, n, size) = codes[-1].shape
+        (k, accounts) = account.shape[1:3]
         grad = grad.reshape(p, k * accounts, 1)
         self._weight_slope("value_w", hidden, grad)
         self._bias_slope("value_out_b", grad)
         grad = ops.tanh_backward(torch.bmm(grad, weights["value_w"].unsqueeze(1)), hidden)  # [P, K A, S]
-        self._weight_slope("value_holding_w", held, grad)
+        self._weight_slope("value_holding_w", held_codes, grad)
         of_held = torch.bmm(grad, weights["value_holding_w"].transpose(1, 2)).view(p * k, accounts, size)
         of_shared = grad.view(p, k, accounts, -1).sum(2)
         if rows.of_item is not None and items is not None:
@@ -323,17 +340,17 @@ class _EquivariantDevicePolicy(DevicePolicy):
         self._encode_backward("value_", of_code, of_context, rows, codes)
 
     def _encode_backward(self, prefix: str, grad: Tensor, of_context: Tensor, rows: Rows, codes: list[Tensor]) -> None:
-        """Gradients of the layers of `_encode` from those of its codes [P, R N, H] and of their mean [P, R, H]."""
+        """Gradients of the layers of `_encode` from the gradients of codes [P, R N, H] and their mean [P, R, H]."""
         features, tradable, (p, r, n, _) = rows.features, rows.tradable, rows.features.shape
         weight = None
         if tradable is not None:
             mask = tradable.to(grad.dtype)
             weight = (mask / mask.sum(2, keepdim=True).clamp(min=1)).reshape(p * r, n)
-        pooled: Tensor | None = of_context.view(p * r, -1)
+        context_grad: Tensor | None = of_context.view(p * r, -1)
         for i in range(len(codes) - 1, -1, -1):
-            grad = ops.tanh_backward(grad.view(p * r, n, -1), codes[i].view(p * r, n, -1), pooled, weight)
+            grad = ops.tanh_backward(grad.view(p * r, n, -1), codes[i].view(p * r, n, -1), context_grad, weight)
             grad = grad.view(p, r * n, -1)
-            pooled = weight = None
+            context_grad = weight = None
             below = codes[i - 1] if i else features
             self._weight_slope(_layer(prefix, "w", i), below, grad)
             self._bias_slope(_layer(prefix, "b", i), grad)
@@ -342,7 +359,7 @@ class _EquivariantDevicePolicy(DevicePolicy):
 
 
 def _layer(prefix: str, kind: str, i: int) -> str:
-    """Name of a layer's tensor in an `AssetEncoder`."""
+    """Name of a layer tensor in an `AssetEncoder`."""
     return f"{prefix}encode_{kind}{i or ''}"
 
 

@@ -1,6 +1,6 @@
 """PPO with an MLP or equivariant policy, in float32 on the CPU: glue for `mlp_policy.cpp` and `equivariant_policy.cpp`.
 
-The kernels compute what PPO computes through autograd, which is the definition; a test compares the two. On two cores
+The kernels compute what PPO computes through autograd; a test compares the two. On two cores
 they take a third of the time. `make_policy_kernel` returns None where no kernel fits the policy or there is no
 compiler, and autograd is used instead.
 """
@@ -104,24 +104,35 @@ def make_policy_kernel(
 
 
 def _mlp_batch(policy: MlpPolicy, parameters: Parameters) -> _MlpBatch:
-    spec, starts, batch = policy.spec, parameters.starts, _MlpBatch()
-    batch.assets, batch.has_cash = spec.assets, spec.has_cash_score
-    batch.own, batch.layers = spec.own, len(spec.hidden) + 1
+    spec = policy.spec
+    starts = parameters.starts
+    batch = _MlpBatch()
+    batch.assets = spec.assets
+    batch.has_cash = spec.has_cash_score
+    batch.own = spec.own
+    batch.layers = len(spec.hidden) + 1
     batch.width[: batch.layers] = (*spec.hidden, spec.action_size)
     batch.actions = spec.action_size
     for t, tower in zip(TOWERS, TOWER_NAMES, strict=True):
-        batch.table_at[t], batch.weight_at[t][0] = starts[f"{tower}_table_w"], starts[f"{tower}_own_w"]
+        batch.table_at[t] = starts[f"{tower}_table_w"]
+        batch.weight_at[t][0] = starts[f"{tower}_own_w"]
         batch.bias_at[t][0] = starts[f"{tower}_b0"]
         for i in range(1, batch.layers):
-            batch.weight_at[t][i], batch.bias_at[t][i] = starts[f"{tower}_w{i}"], starts[f"{tower}_b{i}"]
+            batch.weight_at[t][i] = starts[f"{tower}_w{i}"]
+            batch.bias_at[t][i] = starts[f"{tower}_b{i}"]
     return batch
 
 
 def _equivariant_batch(policy: EquivariantPolicy, parameters: Parameters) -> _EquivariantBatch:
-    spec, batch = policy.spec, _EquivariantBatch()
-    batch.assets, batch.inputs, batch.hidden, batch.size = spec.assets, spec.features, spec.hidden[0], spec.hidden[-1]
+    spec = policy.spec
+    batch = _EquivariantBatch()
+    batch.assets = spec.assets
+    batch.inputs = spec.features
+    batch.hidden = spec.hidden[0]
+    batch.size = spec.hidden[-1]
     batch.own = spec.own
-    batch.has_cash, batch.softmax = spec.has_cash_score, spec.action == "softmax"
+    batch.has_cash = spec.has_cash_score
+    batch.softmax = spec.action == "softmax"
     batch.actions = spec.assets + spec.has_cash_score
     for name in _PARAMETERS:
         setattr(batch, name, parameters.starts.get(name, 0))
@@ -129,7 +140,7 @@ def _equivariant_batch(policy: EquivariantPolicy, parameters: Parameters) -> _Eq
 
 
 class PolicyKernel:
-    """Forward pass, sampling and PPO's gradient step for P members that share a market table.
+    """Forward pass, sampling and the gradient step of PPO for P members that share a market table.
 
     K items (a bar and its A accounts) per member; account: [P, K, A, 1 + N]; D: actions per account.
     """
@@ -141,22 +152,28 @@ class PolicyKernel:
         parameters: Parameters,
         tables: Sequence[Tensor],
     ) -> None:
-        """tables: the features [T, N, F] and, where not every asset can always be traded, which can [T, N]."""
+        """tables: the features [T, N, F] and the mask of tradable assets [T, N], unless all always are."""
         pointer = ctypes.c_void_p
-        self._step, self._forward, self._sample = library.policy_step, library.policy_forward, library.policy_sample
+        self._step = library.policy_step
+        self._forward = library.policy_forward
+        self._sample = library.policy_sample
         self._step.restype = self._forward.restype = self._sample.restype = None
         self._step.argtypes = [pointer] * 2
         self._forward.argtypes = [pointer, ctypes.c_int64, pointer]
         self._sample.argtypes = [pointer] * 4
-        self._flat, self._tables = parameters.flat, [x.contiguous() for x in tables]
+        self._flat = parameters.flat
+        self._tables = [x.contiguous() for x in tables]
         features = self._tables[0]
         batch.members, batch.parameters = self._flat.shape
-        batch.table, batch.log_std_size = features[0].numel(), parameters.shapes["log_std"][0]
+        batch.table = features[0].numel()
+        batch.log_std_size = parameters.shapes["log_std"][0]
         batch.log_std_at = parameters.starts["log_std"]
-        batch.flat, batch.features = self._flat.data_ptr(), features.data_ptr()
+        batch.flat = self._flat.data_ptr()
+        batch.features = features.data_ptr()
         if len(self._tables) > 1:
             batch.tradable = self._tables[1].data_ptr()
-        self._batch, self._batch_address = batch, ctypes.addressof(batch)
+        self._batch = batch
+        self._batch_address = ctypes.addressof(batch)
 
     @torch.no_grad()
     def update(
@@ -172,17 +189,20 @@ class PolicyKernel:
 
         data: bar [P, I], account [P, I, A, 1 + N], action [P, I, A, D], then the old log-probability, the advantage
         (normalised here) and the value target, each [P, I, A]; indices: the items of the minibatch [P, M] int64;
-        settings: PPO's by name, each [P]; active: [P] bool, members that take part. Changes the parameters, the
-        moments of `optimiser`, and `alive` [P] bool: False for members whose loss or gradient is not finite.
+        settings: settings of PPO by name, [P] each; active: [P] bool, members that take part. Changes the parameters,
+        the moments of `optimiser`, and `alive` [P] bool: False for members whose loss or gradient is not finite.
         """
-        data, indices = [x.contiguous() for x in data], indices.contiguous()
+        data = [x.contiguous() for x in data]
+        indices = indices.contiguous()
         coefficients = [
             settings[name].contiguous() for name in ("clip_range", "value_coefficient", "entropy_coefficient")
         ]
         limits = [settings[name].contiguous() for name in ("learning_rate", "max_grad_norm", "target_kl")]
-        batch, members = self._batch, self._flat.shape[0]
+        batch = self._batch
+        members = self._flat.shape[0]
         _, batch.total, batch.accounts = data[-1].shape
-        batch.items, batch.indices = indices.shape[1], indices.data_ptr()
+        batch.items = indices.shape[1]
+        batch.indices = indices.data_ptr()
         batch.bar, batch.account, batch.action, batch.old_log_prob, batch.advantage, batch.target = (
             x.data_ptr() for x in data
         )
@@ -205,7 +225,8 @@ class PolicyKernel:
         """Actions [P, K, A, D] made with standard normal noise of that shape, and their log-probability [P, K, A]."""
         inputs = self._set_inputs(bar, account)
         noise = noise.contiguous()
-        action, log_prob = torch.empty_like(noise), torch.empty(noise.shape[:-1])
+        action = torch.empty_like(noise)
+        log_prob = torch.empty(noise.shape[:-1])
         self._sample(self._batch_address, noise.data_ptr(), action.data_ptr(), log_prob.data_ptr())
         del inputs
         return action, log_prob
@@ -220,8 +241,11 @@ class PolicyKernel:
     def _set_inputs(self, bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Point the kernel at these states; the returned tensors must be kept until it has run."""
         batch = self._batch
-        bar, account = bar.contiguous(), account.contiguous()
+        bar = bar.contiguous()
+        account = account.contiguous()
         _, batch.items, batch.accounts, _ = account.shape
-        batch.total, batch.indices = batch.items, None
-        batch.bar, batch.account = bar.data_ptr(), account.data_ptr()
+        batch.total = batch.items
+        batch.indices = None
+        batch.bar = bar.data_ptr()
+        batch.account = account.data_ptr()
         return bar, account

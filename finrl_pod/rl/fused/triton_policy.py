@@ -1,4 +1,4 @@
-"""Triton kernels of a policy's update on GPUs: activations, scores of assets, PPO's loss, clipping and Adam.
+"""Triton kernels of a policy update on GPUs: activations, scores of assets, the loss of PPO, clipping and Adam.
 
 `device_operations.py` has the torch version of each and chooses between the two. Imported only where Triton is
 installed. Numbers are read in their dtype and computed with in it, those in bfloat16 in float32. R: rows; H, S:
@@ -30,7 +30,7 @@ def _load(pointer, mask):
 
 @triton.jit
 def _zeros(like, SIZE: tl.constexpr):
-    """Zeros in the dtype that numbers of a pointer's dtype are computed with in."""
+    """Zeros in the dtype used for computing with the numbers of a pointer."""
     return tl.zeros((SIZE,), tl.float64) if like.dtype.element_ty == tl.float64 else tl.zeros((SIZE,), tl.float32)
 
 
@@ -46,7 +46,7 @@ def tanh_of_sum(x, base, y, count, rows, base_stride, H: tl.constexpr, BLOCK: tl
 
 @triton.jit
 def tanh_backward(
-    grad, y, pooled, weight, out, count, rows, SHARE: tl.constexpr, POOLED: tl.constexpr, WEIGHTED: tl.constexpr,
+    grad, y, context_grad, weight, out, count, rows, SHARE: tl.constexpr, POOLED: tl.constexpr, WEIGHTED: tl.constexpr,
     H: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out = (grad + weight pooled) (1 - y^2): grad, y, out [B, R, H]; pooled [B, H]; weight [B, R], else SHARE."""
@@ -55,21 +55,21 @@ def tanh_backward(
     value = _load(y + i, here)
     slope = _load(grad + i, here)
     if POOLED:
-        shared = _load(pooled + i // (rows * H) * H + i % H, here)
+        context_code = _load(context_grad + i // (rows * H) * H + i % H, here)
         if WEIGHTED:
-            slope += shared * _load(weight + i // H, here)
+            slope += context_code * _load(weight + i // H, here)
         else:
-            slope += shared * SHARE
+            slope += context_code * SHARE
     tl.store(out + i, slope * (1 - value * value), mask=here)
 
 
 @triton.jit
 def asset_scores(
-    code, shared, account, linear, u, w, scores, rows_of, items, rows, own, parameter_stride,
+    code, context_code, account, linear, u, w, scores, rows_of, items, rows, own, parameter_stride,
     SHARED_ROWS: tl.constexpr, A: tl.constexpr, N: tl.constexpr, S: tl.constexpr, A_BLOCK: tl.constexpr,
     S_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """scores_an = w . tanh(code_n + shared + N holding_an u) + linear_n; a program computes those of one item.
+    """scores_an = w . tanh(code_n + shared + N holding_an u) + linear_n; a program computes one item.
 
     rows_of: [P, K], the row of each item if SHARED_ROWS, else items are rows.
     """
@@ -82,27 +82,27 @@ def asset_scores(
     units = s < S
     direction = _load(u + member * parameter_stride + s, units)
     weight = _load(w + member * parameter_stride + s, units)
-    context = _load(shared + row * S + s, units)
+    context = _load(context_code + row * S + s, units)
     for start in range(0, A, A_BLOCK):
         a = start + tl.arange(0, A_BLOCK)
         here = a < A
         for n in range(N):
             inner = context + _load(code + (row * N + n) * S + s, units)
-            held = _load(account + (item * A + a) * own + 1 + n, here) * N
-            hidden = _tanh(inner[None, :] + held[:, None] * direction[None, :])
+            holding = _load(account + (item * A + a) * own + 1 + n, here) * N
+            hidden = _tanh(inner[None, :] + holding[:, None] * direction[None, :])
             score = tl.sum(hidden * weight[None, :], 1) + _load(linear + row * N + n, n < N)
             tl.store(scores + (item * A + a) * N + n, score, mask=here)
 
 
 @triton.jit
 def asset_scores_backward(
-    grad, code, shared, account, u, w, grad_code, grad_linear, grad_u, grad_w, order, starts, items, rows, own,
+    grad, code, context_code, account, u, w, grad_code, grad_linear, grad_u, grad_w, order, starts, items, rows, own,
     parameter_stride, SHARED_ROWS: tl.constexpr, A: tl.constexpr, N: tl.constexpr, S: tl.constexpr,
     A_BLOCK: tl.constexpr, S_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of `asset_scores` for one row, over its items in a fixed order; hidden units are computed again.
 
-    grad_u, grad_w: [P, R, S]. order, starts: of `ItemsOfRows` if SHARED_ROWS, else items are rows.
+    grad_u, grad_w: [P, R, S]. order, starts: columns of `ItemsOfRows` if SHARED_ROWS, else items are rows.
     """
     row = tl.program_id(0).to(tl.int64)
     member = row // rows
@@ -110,10 +110,11 @@ def asset_scores_backward(
     units = s < S
     direction = _load(u + member * parameter_stride + s, units)
     weight = _load(w + member * parameter_stride + s, units)
-    context = _load(shared + row * S + s, units)
+    context = _load(context_code + row * S + s, units)
     slope_u = context * 0
     slope_w = context * 0
-    begin, end = 0, 1
+    begin = 0
+    end = 1
     if SHARED_ROWS:
         begin = tl.load(starts + row + member)
         end = tl.load(starts + row + member + 1)
@@ -128,13 +129,13 @@ def asset_scores_backward(
             for start in range(0, A, A_BLOCK):
                 a = start + tl.arange(0, A_BLOCK)
                 here = a < A
-                held = _load(account + (item * A + a) * own + 1 + n, here) * N
+                holding = _load(account + (item * A + a) * own + 1 + n, here) * N
                 slope = _load(grad + (item * A + a) * N + n, here)
-                hidden = _tanh(inner[None, :] + held[:, None] * direction[None, :])
+                hidden = _tanh(inner[None, :] + holding[:, None] * direction[None, :])
                 back = slope[:, None] * weight[None, :] * (1 - hidden * hidden)
                 slope_code += tl.sum(back, 0)
                 slope_linear += tl.sum(slope, 0)
-                slope_u += tl.sum(back * held[:, None], 0)
+                slope_u += tl.sum(back * holding[:, None], 0)
                 slope_w += tl.sum(slope[:, None] * hidden, 0)
         tl.store(grad_code + (row * N + n) * S + s, slope_code, mask=units)
         tl.store(grad_linear + row * N + n, slope_linear)
@@ -147,7 +148,7 @@ def held_codes(
     account, code, out, rows_of, items, rows, own,
     A: tl.constexpr, N: tl.constexpr, S: tl.constexpr, A_BLOCK: tl.constexpr, S_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out_as = sum over n of holding_an code_ns, of the item's row; a program computes those of one item."""
+    """out_as = sum over n of holding_an code_ns, of the row of the item; a program computes one item."""
     item = tl.program_id(0).to(tl.int64)
     row = item // items * rows + tl.load(rows_of + item)
     s = tl.arange(0, S_BLOCK)
@@ -157,8 +158,8 @@ def held_codes(
         here = a < A
         total = _load(account + (item * A + a) * own, here)[:, None] * _load(code + row * N * S + s, units)[None, :] * 0
         for n in range(N):
-            held = _load(account + (item * A + a) * own + 1 + n, here)
-            total += held[:, None] * _load(code + (row * N + n) * S + s, units)[None, :]
+            holding = _load(account + (item * A + a) * own + 1 + n, here)
+            total += holding[:, None] * _load(code + (row * N + n) * S + s, units)[None, :]
         to = out + (item * A + a)[:, None] * S + s[None, :]
         tl.store(to, total, mask=here[:, None] & units[None, :])
 
@@ -173,7 +174,8 @@ def held_codes_backward(
     member = row // rows
     s = tl.arange(0, S_BLOCK)
     units = s < S
-    begin, end = tl.load(starts + row + member), tl.load(starts + row + member + 1)
+    begin = tl.load(starts + row + member)
+    end = tl.load(starts + row + member + 1)
     for n in range(N):
         total = _zeros(grad_code, S_BLOCK)
         for j in range(begin, end):
@@ -181,9 +183,9 @@ def held_codes_backward(
             for start in range(0, A, A_BLOCK):
                 a = start + tl.arange(0, A_BLOCK)
                 here = a < A
-                held = _load(account + (item * A + a) * own + 1 + n, here)
+                holding = _load(account + (item * A + a) * own + 1 + n, here)
                 slope = _load(grad + (item * A + a)[:, None] * S + s[None, :], here[:, None] & units[None, :])
-                total += tl.sum(held[:, None] * slope, 0)
+                total += tl.sum(holding[:, None] * slope, 0)
         tl.store(grad_code + (row * N + n) * S + s, total, mask=units)
 
 
@@ -194,7 +196,8 @@ def sum_over_rows(x, out, order, starts, items, rows, S: tl.constexpr, S_BLOCK: 
     member = row // rows
     s = tl.arange(0, S_BLOCK)
     units = s < S
-    begin, end = tl.load(starts + row + member), tl.load(starts + row + member + 1)
+    begin = tl.load(starts + row + member)
+    end = tl.load(starts + row + member + 1)
     total = _zeros(out, S_BLOCK)
     for j in range(begin, end):
         item = member * items + tl.load(order + member * items + j)
@@ -211,15 +214,17 @@ def ppo_loss(
 ):  # fmt: skip
     """The clipped loss of R_BLOCK rows of a member: its gradients, and sums of [KL, clipped, policy, value, log_std..].
 
-    A program computes one of a member's `blocks` blocks.
+    A program computes one of the `blocks` blocks of a member.
     mean, action, grad_mean: [P, R, D]; value, grad_value: [P, R]; numbers: [P, R, 3], the old log-probability, the
     advantage and the value target; moments: [2, P], variance and mean of the advantages; valid: [P, R / accounts, D].
     """
     program = tl.program_id(0).to(tl.int64)
-    member, block = program // blocks, program % blocks
+    member = program // blocks
+    block = program % blocks
     r = block * R_BLOCK + tl.arange(0, R_BLOCK)
     d = tl.arange(0, D_BLOCK)
-    here, real = r < rows, d < D
+    here = r < rows
+    real = d < D
     wide = here[:, None] & real[None, :]
     row = member * rows + r
     at = row[:, None] * D + d[None, :]
@@ -233,9 +238,9 @@ def ppo_loss(
                                  mask=wide, other=0) != 0)  # fmt: skip
     precision = tl.exp(-spread)
     off = tl.load(action + at, mask=wide, other=0.0) - tl.load(mean + at, mask=wide, other=0.0)
-    scaled = tl.where(counts, off * precision[None, :], 0.0)
-    constant = tl.where(counts, (spread + half_log_2pi)[None, :] + scaled * 0, 0.0)
-    log_probability = -tl.sum(0.5 * scaled * scaled + constant, 1)
+    deviation = tl.where(counts, off * precision[None, :], 0.0)
+    constant = tl.where(counts, (spread + half_log_2pi)[None, :] + deviation * 0, 0.0)
+    log_probability = -tl.sum(0.5 * deviation * deviation + constant, 1)
     log_ratio = log_probability - tl.load(numbers + row * 3, mask=here, other=0.0)
     log_ratio = tl.where(here, log_ratio, 0.0)
     variance = tl.load(moments + member)
@@ -244,15 +249,15 @@ def ppo_loss(
     advantage = tl.where(here, advantage, 0.0)
     ratio = tl.exp(log_ratio)
     clip = tl.load(clip_range + member)
-    clipped = tl.minimum(tl.maximum(ratio, 1 - clip), 1 + clip)
-    gain = tl.minimum(ratio * advantage, clipped * advantage)
+    clipped_ratio = tl.minimum(tl.maximum(ratio, 1 - clip), 1 + clip)
+    gain = tl.minimum(ratio * advantage, clipped_ratio * advantage)
     miss = tl.load(value + row, mask=here, other=0.0) - tl.load(numbers + row * 3 + 2, mask=here, other=0.0)
     each = 1 / (clip * 0 + rows)  # in the dtype of the numbers
-    slope = tl.where(ratio * advantage <= clipped * advantage, -advantage * ratio, advantage * 0) * each
-    tl.store(grad_mean + at, slope[:, None] * scaled * precision[None, :], mask=wide)
+    slope = tl.where(ratio * advantage <= clipped_ratio * advantage, -advantage * ratio, advantage * 0) * each
+    tl.store(grad_mean + at, slope[:, None] * deviation * precision[None, :], mask=wide)
     tl.store(grad_value + row, 2 * each * tl.load(value_coefficient + member) * miss, mask=here)
     bonus = tl.load(entropy_coefficient + member) * each
-    slope_spread = tl.where(counts, slope[:, None] * (scaled * scaled - 1) - bonus, 0.0)
+    slope_spread = tl.where(counts, slope[:, None] * (deviation * deviation - 1) - bonus, 0.0)
     to = partial + program * (4 + D)
     tl.store(to, tl.sum(ratio - 1 - log_ratio, 0) * each)
     tl.store(to + 1, tl.sum(tl.where(tl.abs(ratio - 1) > clip, ratio * 0 + 1, ratio * 0), 0) * each)
@@ -266,12 +271,13 @@ def judge_gradient(
     gradient, sums, sums_stride, rate, limit, target_kl, active, alive, steps, metrics, factors, size,
     beta_1: tl.constexpr, beta_2: tl.constexpr, MIN_NORM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Norm, clipping factor and step of each member's gradient [P, W]; a program judges one member.
+    """Norm, clipping factor and step of the gradient [P, W] of each member; a program judges one member.
 
     sums: [P, 4 ..] of `ppo_loss`. Updates alive and steps [P]. metrics: [5, P]. factors: [4, P], of the gradient, of
-    the step, of the second moment's root, and 1 where the member moves.
+    the step, of the root of the second moment, and 1 where the member moves.
     """
-    member, members = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    member = tl.program_id(0).to(tl.int64)
+    members = tl.num_programs(0)
     i = tl.arange(0, BLOCK)
     total = tl.load(gradient + member * size + i, mask=i < 0, other=0.0)
     for start in range(0, size, BLOCK):
@@ -309,7 +315,7 @@ def adam(
 ):  # fmt: skip
     """A step of Adam in place on [P, W] with the factors of `judge_gradient`; members that do not move stay.
 
-    A program computes one of a member's `blocks` blocks.
+    A program computes one of the `blocks` blocks of a member.
     """
     program = tl.program_id(0).to(tl.int64)
     member = program // blocks

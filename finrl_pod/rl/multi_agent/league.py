@@ -1,6 +1,6 @@
 """Self-play against a league of past champions: fictitious play (Heinrich et al. 2015) with priorities.
 
-Each seat of a market has a separate learner, which trains against champions: copies of the learners of all seats,
+Each seat of a market has a separate learner and trains it against champions: copies of the learners of all seats,
 taken at the end of every generation. A champion is drawn for each opponent at the start of an episode, those against
 which the learner earns least more often (prioritised fictitious self-play, Vinyals et al. 2019).
 
@@ -52,9 +52,13 @@ class LeagueView:
             raise ConfigError(
                 f"a league needs a market with a member for each of its {market.agents} agents, got {market.members}"
             )
-        self.market, self.members, self.envs = market, market.agents, market.envs
-        self.member_ids, self.device = market.member_ids, market.device
-        self.observation_size, self.action_size = market.observation_size, market.action_size
+        self.market = market
+        self.members = market.agents
+        self.envs = market.envs
+        self.member_ids = market.member_ids
+        self.device = market.device
+        self.observation_size = market.observation_size
+        self.action_size = market.action_size
         self.champions: list[Champion] = []
         self.returns = torch.zeros(self.members, 0, device=self.device)
         self._actor: MeanActor | None = None
@@ -107,9 +111,9 @@ class LeagueView:
         by_seat = own.permute(2, 0, 1, 3).reshape(m, m * e, 1, -1)  # [seat, copy x market, 1, S]
         nothing = own.new_zeros(m, m * e, 0, 0)
         for k in range(len(self.champions)):
-            acted = self._actor.action(self.champions[k].weights, nothing, by_seat, None)  # [seat, M E, 1, D]
-            acted = acted.view(m, m, e, -1).permute(1, 2, 0, 3)
-            actions = torch.where((self._opponent == k).unsqueeze(-1), acted, actions)
+            champion_action = self._actor.action(self.champions[k].weights, nothing, by_seat, None)  # [seat, M E, 1, D]
+            champion_action = champion_action.view(m, m, e, -1).permute(1, 2, 0, 3)
+            actions = torch.where((self._opponent == k).unsqueeze(-1), champion_action, actions)
         return actions
 
     def _draw(self, where: Tensor) -> None:
@@ -122,37 +126,40 @@ class LeagueView:
         k = len(self.champions)
         weights = UNIFORM_SHARE / k + (1 - UNIFORM_SHARE) * torch.where(gap.sum(1, keepdim=True) > 0, hard, 1 / k)
         m = self.members
-        drawn = torch.multinomial(weights, self.envs * m, replacement=True, generator=self._draws)
-        self._opponent = torch.where(where.unsqueeze(-1), drawn.view(m, self.envs, m), self._opponent)
+        draws = torch.multinomial(weights, self.envs * m, replacement=True, generator=self._draws)
+        self._opponent = torch.where(where.unsqueeze(-1), draws.view(m, self.envs, m), self._opponent)
 
     def _record(self, over: Tensor) -> None:
         """Update the mean returns by episodes that ended, `over` [M, E] bool."""
         if not bool(over.any()):
             return
         for k in range(len(self.champions)):
-            met = (self._opponent == k) & over.unsqueeze(-1)
-            met[self._seats, :, self._seats] = False
-            count = met.sum((1, 2))
-            mean = (met * self._episode.unsqueeze(-1)).sum((1, 2)) / count.clamp(min=1)
-            moved = RETURN_MEMORY * self.returns[:, k] + (1 - RETURN_MEMORY) * mean
-            self.returns[:, k] = torch.where(count > 0, moved, self.returns[:, k])
+            is_met = (self._opponent == k) & over.unsqueeze(-1)
+            is_met[self._seats, :, self._seats] = False
+            count = is_met.sum((1, 2))
+            mean = (is_met * self._episode.unsqueeze(-1)).sum((1, 2)) / count.clamp(min=1)
+            mean_return = RETURN_MEMORY * self.returns[:, k] + (1 - RETURN_MEMORY) * mean
+            self.returns[:, k] = torch.where(count > 0, mean_return, self.returns[:, k])
         self._episode = self._episode.masked_fill(over, 0.0)
 
 
 class League:
-    """Trains a learner for each seat over generations of champions. learner, view: as trained."""
+    """Trains a learner for each seat over generations of champions. view: environment of `learner`."""
 
     def __init__(self, market: MultiAgentVecEnv, config: PPOConfig, *, generations: int = 8, seed: int = 0) -> None:
         """market: with a member for each agent. generations: champions that are added, evenly spaced."""
         if generations < 1:
             raise ConfigError(f"generations must be at least 1, got {generations}")
-        self.config, self.generations, self.view = config, generations, LeagueView(market, seed)
+        self.config = config
+        self.generations = generations
+        self.view = LeagueView(market, seed)
         self.learner = Learner(self.view, config, seed=seed)
         self._add(0)  # the first champion is the agent before training
 
     def learn(self, samples: int, callback: Callable[[Learner, Metrics], bool | None] | None = None) -> None:
         """Train each seat on at least `samples` steps of its markets."""
-        each, linear = -(-samples // self.generations), self.config.learning_rate_schedule == "linear"
+        each = -(-samples // self.generations)
+        linear = self.config.learning_rate_schedule == "linear"
         for generation in range(1, self.generations + 1):
             rate = 1 - (generation - 1) / self.generations if linear else 1.0
             self.learner.learn(each, callback=callback, schedule=lambda _, rate=rate: rate)  # type: ignore[misc]

@@ -41,7 +41,10 @@ class MADDPG:
 
         Raises ConfigError for settings out of range.
         """
-        self.market, self.config, self.seed, self.dtype = market, config or MADDPGConfig(), seed, dtype
+        self.market = market
+        self.config = config or MADDPGConfig()
+        self.seed = seed
+        self.dtype = dtype
         self.shared = shared
         config = self.config
         check_settings("agent.", config)
@@ -49,14 +52,18 @@ class MADDPG:
             raise ConfigError(
                 f"agent.batch_size must be at most agent.buffer_size, got {config.batch_size} and {config.buffer_size}"
             )
-        p, m, device = market.members, market.agents, market.device
-        own, state, action = market.observation_size, market.state_size, market.action_size
+        p = market.members
+        m = market.agents
+        device = market.device
+        own = market.observation_size
+        state = market.state_size
+        action = market.action_size
         self.per = 1 if shared else m  # networks of a member
         self.layers = len(config.hidden) + 1
         rate = {name: torch.full((p,), getattr(config, name), dtype=dtype, device=device) for name in _RATES}
         self.train_state = TrainState(rate, torch.ones(p, dtype=torch.bool, device=device), config.weight_decay)
         streams = generators(seed, market.member_ids, "initial weights")
-        # The critic reads the agent's own observation and action apart too, so that one critic can serve all agents.
+        # The critic reads the observation of the agent and action apart too, so that one critic can serve all agents.
         sizes = {"actor": (own, action), "critic": (state + own + action * (m + 1), 1)}
         for name, (inputs, outputs) in sizes.items():
             widths = (inputs, *config.hidden, outputs)
@@ -81,8 +88,9 @@ class MADDPG:
     # ------------------------------------------------------------------ training
 
     def learn(self, samples: int, callback: Callable[[MADDPG, Metrics], bool | None] | None = None) -> Metrics:
-        """Train on at least `samples` steps of each member's markets; returns the last metrics [P]."""
-        config, metrics = self.config, Metrics()
+        """Train on at least `samples` steps of the markets of each member; returns the last metrics [P]."""
+        config = self.config
+        metrics = Metrics()
         total = self.samples + samples
         while self.samples < total:
             reward = self._collect()
@@ -98,7 +106,8 @@ class MADDPG:
     @torch.no_grad()
     def _collect(self) -> Tensor:
         """Take `horizon` steps of every market; returns the mean reward [P]."""
-        market, config = self.market, self.config
+        market = self.market
+        config = self.config
         if self._observation is None:
             self._observation = market.reset(self.seed)
         total = torch.zeros(market.members, dtype=self.dtype, device=market.device)
@@ -132,19 +141,19 @@ class MADDPG:
                 following.unsqueeze(2).expand(*following.shape[:2], self.market.agents, *following.shape[2:]),
             )  # fmt: skip
             target = batch["reward"] + self.config.gamma * batch["not_done"].unsqueeze(-1) * after  # [P, B, M]
-        # What agent i's critic reads: all actions, [P, B, M (of i), M, D].
-        taken = batch["action"].unsqueeze(2).expand(*batch["action"].shape[:2], self.market.agents, -1, -1)
-        value = self._values(self.train_state.views("critic"), batch["state"], batch["own"], taken)
+        # What the critic of agent i reads: all actions, [P, B, M (of i), M, D].
+        joint_action = batch["action"].unsqueeze(2).expand(*batch["action"].shape[:2], self.market.agents, -1, -1)
+        value = self._values(self.train_state.views("critic"), batch["state"], batch["own"], joint_action)
         loss = self._loss_rows((value - target).square())
         norm = self.train_state.gradient_step("critic", loss, factor)
 
-        # Agent i moves up its critic by its own action; the others' are those of the batch.
+        # Agent i moves up its critic by its own action; the other actions come from the batch.
         own = self._actions(self.train_state.views("actor"), batch["own"])  # [P, B, M, D]
         m = self.market.agents
         mine = torch.eye(m, dtype=torch.bool, device=own.device).view(1, 1, m, m, 1)
-        joint = torch.where(mine, own.unsqueeze(3), taken)
-        fixed = self.train_state.detached("critic")
-        gain = self._values(fixed, batch["state"], batch["own"], joint)
+        joint = torch.where(mine, own.unsqueeze(3), joint_action)
+        critic_weights = self.train_state.detached("critic")
+        gain = self._values(critic_weights, batch["state"], batch["own"], joint)
         actor_loss = self._loss_rows(-gain)
         self.train_state.gradient_step("actor", actor_loss, factor)
         self.train_state.polyak_update()
@@ -212,5 +221,5 @@ _RATES = ("learning_rate", "tau", "max_grad_norm")
 def _stack(
     draw: Callable[..., Tensor], streams: list[torch.Generator], shape: tuple[int, ...], dtype: torch.dtype
 ) -> Tensor:
-    """Numbers [P, *shape], from each member's own stream."""
+    """Numbers [P, *shape], from the stream of each member."""
     return torch.stack([draw(shape, generator=s, dtype=dtype, device=s.device) for s in streams])

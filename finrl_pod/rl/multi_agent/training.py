@@ -1,7 +1,7 @@
 """Training the agents of a market by one of the multi-agent algorithms, behind one interface.
 
-- ippo: independent PPO; each agent's critic reads its own observation.
-- mappo: PPO with a central critic on the market's state (Yu et al. 2022).
+- ippo: independent PPO; the critic of each agent reads its own observation.
+- mappo: PPO with a central critic on the state of the market (Yu et al. 2022).
 - maddpg: deterministic actors with central critics on the state and all actions (Lowe et al. 2017).
 - league: independent PPO against past champions of all seats (`league.py`).
 """
@@ -42,7 +42,8 @@ class LearnerPolicy:
     """The agents of a learner on a view. learner: trained PPO, view: of the market that it was trained on."""
 
     def __init__(self, learner: Learner, view: AgentsView) -> None:
-        self.learner, self.view = learner, view
+        self.learner = learner
+        self.view = view
 
     def act(self, observation: JointObservation) -> Tensor:
         return self.view.joint(self.learner.act(self.view.rows(observation)))
@@ -61,12 +62,12 @@ def train_agents(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> JointPolicy:
-    """Train all agents on `samples` steps of each member's markets. shared: one network for all agents.
+    """Train all agents on `samples` steps of the markets of each member. shared: one network for all agents.
 
     A league takes a market with one member for each agent, and trains one joint policy.
 
-    config: PPOConfig or MADDPGConfig; the algorithm's defaults if None. progress(samples, metrics) is called after
-    every iteration. Raises ConfigError for an unknown algorithm and settings that do not fit.
+    config: PPOConfig or MADDPGConfig; default: the defaults of the algorithm. progress(samples, metrics) is called
+    after every iteration. Raises ConfigError for an unknown algorithm and settings that do not fit.
     """
     if algorithm not in MULTI_AGENT_ALGORITHMS:
         raise ConfigError(f"--algorithm must be one of {', '.join(MULTI_AGENT_ALGORITHMS)}, got {algorithm!r}")
@@ -80,15 +81,15 @@ def train_agents(
         raise ConfigError(f"{algorithm} takes a PPOConfig, got {type(config).__name__}")
     if algorithm == "league":
         league = League(market, config or default_ppo(), seed=seed)
-        league.learn(samples, lambda trained, metrics: progress(trained.samples[0], metrics) if progress else None)
+        league.learn(samples, lambda learner, metrics: progress(learner.samples[0], metrics) if progress else None)
         return league
     view = AgentsView(market, shared=shared, central=algorithm == "mappo")
     learner = Learner(view, config or default_ppo(), seed=seed)
     each = market.agents if shared else 1  # samples of the learner in a step of a market
 
-    def report(trained: Learner, metrics: Metrics) -> None:
+    def report(learner: Learner, metrics: Metrics) -> None:
         if progress is not None:
-            progress(trained.samples[0] // each, metrics)
+            progress(learner.samples[0] // each, metrics)
 
     learner.learn(samples * each, callback=report)
     return LearnerPolicy(learner, view)

@@ -2,7 +2,7 @@
 
 With separate weights each agent is a member of the population: M networks, and agent m of member p is member p M + m.
 With shared weights the agents of a market are environments of one member: agent m of market e is environment e M + m.
-With a central critic the rows end in the state of the market, which the critic alone reads: independent PPO becomes
+With a central critic the rows end in the state of the market, for the critic alone: independent PPO becomes
 MAPPO (Yu et al. 2022).
 """
 

@@ -1,7 +1,7 @@
 """Operations of the policies in float32 on the CPU: tanh of a sum, scores of assets, steps of Adam.
 
-Each has a torch version for all devices and dtypes, which is the reference, and a kernel in `kernels.cpp`, which is
-used if a compiler is available. A test compares the two.
+Each has a torch version for all devices and dtypes, the reference, and a kernel in `kernels.cpp`, used if a compiler is
+available. A test compares the two.
 """
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ def adam_clipped(
 
     The plain version is the step of `rl.optimisation.train_state`. state: parameters and both moments [R, D], step
     counts [R]; rate, limit of the norm and loss: [R]; alive: [P] bool, set to False for members with
-    a norm or loss that is not finite, whose rows then stay.
+    a norm or loss that is not finite; their rows then stay.
     """
     flat = state[0]
-    norm, members = torch.empty_like(rate), len(alive)
+    norm = torch.empty_like(rate)
+    members = len(alive)
     numbers = (gradient.contiguous(), *state[1:], rate, limit, loss.contiguous(), alive, norm)
     _call("adam_clipped", flat, *numbers, members, len(flat) // members, flat.shape[1], *constants)
     return norm
@@ -118,7 +119,8 @@ class _TanhOfSum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         (y,) = ctx.saved_tensors
         grad = grad.contiguous()
-        grad_x, grad_base = torch.empty_like(y), y.new_empty(y.shape[0], y.shape[2])
+        grad_x = torch.empty_like(y)
+        grad_base = y.new_empty(y.shape[0], y.shape[2])
         rows = y.shape[0] * y.shape[1]
         _call("tanh_of_sum_backward", y, grad, grad_x, grad_base, rows, y.shape[1], y.shape[2])
         return grad_x, grad_base
@@ -140,7 +142,8 @@ class _AssetScores(torch.autograd.Function):
         code, holding, u, w = ctx.saved_tensors
         p, k, n, h = code.shape
         shape = _ScoreShape(p * k, k, holding.shape[2], n, h)
-        grad_code, grad_holding = torch.empty_like(code), None
+        grad_code = torch.empty_like(code)
+        grad_holding = None
         if ctx.needs_input_grad[1]:
             grad_holding = torch.empty_like(holding)
         grad_u, grad_w = (code.new_empty(p, k, h) for _ in range(2))

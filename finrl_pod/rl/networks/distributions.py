@@ -42,11 +42,11 @@ def valid_scores(tradable: Tensor | None, action_size: int) -> Tensor | None:
 def log_probability(action: Tensor, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
     """Log-density of a diagonal Gaussian, summed over the valid of D: [P, ...]."""
     spread = _spread(log_std, mean)
-    scaled = (action - mean) * (-spread).exp()
+    deviation = (action - mean) * (-spread).exp()
     if valid is not None:
-        each = 0.5 * scaled.square() + (spread + HALF_LOG_2PI)
+        each = 0.5 * deviation.square() + (spread + HALF_LOG_2PI)
         return -torch.where(valid, each, 0.0).sum(-1)
-    each = -0.5 * scaled.square().sum(-1)
+    each = -0.5 * deviation.square().sum(-1)
     constant = _width(log_std, mean.shape[-1]) + HALF_LOG_2PI * mean.shape[-1]
     return each - constant.view(-1, *([1] * (each.dim() - 1))) if log_std.dim() == 2 else each - constant
 
@@ -66,7 +66,7 @@ def _width(log_std: Tensor, size: int) -> Tensor:
 
 
 class Distribution(Protocol):
-    """mean: output of the policy's last layer, [P, ..., D]; log_std: [P, D or 1] or [P, ..., D], unused if discrete."""
+    """mean: output of the last policy layer, [P, ..., D]; log_std: [P, D or 1] or [P, ..., D], unused if discrete."""
 
     def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Tensor:
         """Noise for `sample` in H steps, shape [H, ...] for each member: [H, P, ...]."""
@@ -136,7 +136,8 @@ class Categorical:
         return mean.argmax(-1, keepdim=True)
 
 
-GAUSSIAN, CATEGORICAL = Gaussian(), Categorical()
+GAUSSIAN = Gaussian()
+CATEGORICAL = Categorical()
 
 
 def distribution_of(action: str) -> Distribution:

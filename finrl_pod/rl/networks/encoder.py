@@ -5,7 +5,7 @@
     mixed_n = code_n V + context U + c                       codes of assets that depend on the whole market
 
 The same weights serve every asset, so the number and the order of the assets do not matter. The last hidden size is
-that of the mixed codes, all sizes before it are layers of the code; a single size serves both.
+the size of the mixed codes, all sizes before it are layers of the code; a single size serves both.
 
 Shapes: R networks (members times the networks that each has), K groups of A accounts, N assets of F features,
 H units of the code, S units of the mixed code.
@@ -43,41 +43,44 @@ class EncodedAssets(NamedTuple):
 class AssetEncoder:
     """Parameters `encode_w`, `encode_b`, `encode_w1`, .. and, for `mix`, `code_w`, `context_w`, `code_b`, all prefixed.
 
-    fused: use the native tanh and add the context within the matrix product. Policies do, the other networks compute
+    is_fused: use the native tanh and add the context within the matrix product. Policies do, the other networks compute
     each operation by itself; results differ in the last bits, so that saved agents keep their exact decisions.
     """
 
-    def __init__(self, features: int, hidden: Sequence[int], *, prefix: str = "", fused: bool = False) -> None:
-        """features: F. hidden: sizes of all hidden layers; code_size: H, mixed: S."""
+    def __init__(self, features: int, hidden: Sequence[int], *, prefix: str = "", is_fused: bool = False) -> None:
+        """features: F. hidden: sizes of all hidden layers; code_size: H, mixed_size: S."""
         self.sizes = (features, *(hidden[:-1] or hidden))
-        self.code_size, self.mixed = self.sizes[-1], hidden[-1]
-        self.prefix, self.fused = prefix, fused
+        self.code_size = self.sizes[-1]
+        self.mixed_size = hidden[-1]
+        self.prefix = prefix
+        self.is_fused = is_fused
 
     def init(self, draw: InitMatrix, dtype: torch.dtype) -> dict[str, Tensor]:
         """Initial parameters of `encode` for one network."""
         tensors = {}
         for (rows, columns), (weight, bias) in zip(pairwise(self.sizes), self._layers(), strict=True):
-            tensors[weight], tensors[bias] = draw(rows, columns, TANH_GAIN), torch.zeros(columns, dtype=dtype)
+            tensors[weight] = draw(rows, columns, TANH_GAIN)
+            tensors[bias] = torch.zeros(columns, dtype=dtype)
         return tensors
 
     def _layers(self) -> list[tuple[str, str]]:
-        """Names of weights and biases of the code's layers."""
+        """Names of weights and biases of the layers of the code."""
         numbers = ("", *map(str, range(1, len(self.sizes) - 1)))
         return [(f"{self.prefix}encode_w{i}", f"{self.prefix}encode_b{i}") for i in numbers]
 
     def init_mix(self, draw: InitMatrix, dtype: torch.dtype) -> dict[str, Tensor]:
         """Initial parameters of `mix` for one network."""
         return {
-            f"{self.prefix}code_w": draw(self.code_size, self.mixed, 1.0),
-            f"{self.prefix}context_w": draw(self.code_size, self.mixed, 1.0),
-            f"{self.prefix}code_b": torch.zeros(self.mixed, dtype=dtype),
+            f"{self.prefix}code_w": draw(self.code_size, self.mixed_size, 1.0),
+            f"{self.prefix}context_w": draw(self.code_size, self.mixed_size, 1.0),
+            f"{self.prefix}code_b": torch.zeros(self.mixed_size, dtype=dtype),
         }
 
     def encode(self, params: Mapping[str, Tensor], features: Tensor, tradable: Tensor | None) -> EncodedAssets:
         """Codes and context of features [R, K, N, F]; tradable: [R, K, N] bool, None if all assets are."""
         code = features
         for weight, bias in ((params[w], params[b]) for w, b in self._layers()):
-            if self.fused:
+            if self.is_fused:
                 rows = code.reshape(code.shape[0], -1, code.shape[-1])  # [R, K * N, F]
                 code = tanh_of_sum(torch.bmm(rows, weight), bias).view(*code.shape[:-1], weight.shape[-1])
             else:
@@ -87,13 +90,15 @@ class AssetEncoder:
     def mix(self, params: Mapping[str, Tensor], assets: EncodedAssets) -> Tensor:
         """Codes mixed with the context: [R, K, N, S]."""
         weight = params[f"{self.prefix}code_w"]
-        shared = affine(assets.context, params[f"{self.prefix}context_w"], params[f"{self.prefix}code_b"])  # [R, K, S]
-        if not self.fused:
-            return product(assets.code, weight) + shared.unsqueeze(2)
+        context_code = affine(
+            assets.context, params[f"{self.prefix}context_w"], params[f"{self.prefix}code_b"]
+        )  # [R, K, S]
+        if not self.is_fused:
+            return product(assets.code, weight) + context_code.unsqueeze(2)
         r, k, n, _ = assets.code.shape
         size = weight.shape[-1]
         return torch.baddbmm(
-            shared.reshape(r, k, 1, size).expand(r, k, n, size).reshape(r, k * n, size),
+            context_code.reshape(r, k, 1, size).expand(r, k, n, size).reshape(r, k * n, size),
             assets.code.reshape(r, k * n, -1),
             weight,
         ).view(r, k, n, size)

@@ -31,8 +31,8 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 def uniform(rows: int, cols: int, fan_in: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
     """[rows, cols] uniform within 1 / sqrt(fan_in), the default of `torch.nn.Linear`."""
-    bound = 1 / math.sqrt(fan_in)
-    return (torch.rand(rows, cols, generator=generator, dtype=dtype) * 2 - 1) * bound
+    limit = 1 / math.sqrt(fan_in)
+    return (torch.rand(rows, cols, generator=generator, dtype=dtype) * 2 - 1) * limit
 
 
 def uniform_init(generator: torch.Generator, dtype: torch.dtype) -> Callable[[int, int, float], Tensor]:
@@ -80,19 +80,21 @@ class _Mlp(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         """Gradient of the output [R, B, O] -> gradients of x, w0, b0, w1, ...; None where not needed."""
         (gradient,) = grad_outputs
-        saved, layers = ctx.saved_tensors, ctx.layers
-        inputs, weights = saved[:layers], saved[layers:]
-        needed = ctx.needs_input_grad
+        tensors = ctx.saved_tensors
+        layers = ctx.layers
+        inputs = tensors[:layers]
+        weights = tensors[layers:]
+        needs_grad = ctx.needs_input_grad
         out: list[Tensor | None] = [None] * (1 + 2 * layers)
         for i in range(layers - 1, -1, -1):
-            if needed[1 + 2 * i]:
+            if needs_grad[1 + 2 * i]:
                 out[1 + 2 * i] = torch.bmm(inputs[i].transpose(1, 2), gradient)
                 out[2 + 2 * i] = gradient.sum(1)
-            if i or needed[0]:
+            if i or needs_grad[0]:
                 gradient = torch.bmm(gradient, weights[i].transpose(1, 2))
                 if i:
                     # A ReLU passes no gradient where its output was 0.
                     gradient = torch.ops.aten.threshold_backward(gradient, inputs[i], 0)
-        if needed[0]:
+        if needs_grad[0]:
             out[0] = gradient
         return tuple(out)

@@ -1,4 +1,4 @@
-"""Look-back encoders: a code of an asset's last L rows of features, shared over assets and causal by construction.
+"""Look-back encoders: a code of the last L rows of an asset of features, shared over assets and causal by construction.
 
 A code stands beside the features of the decision bar as C further inputs of policies, actors, critics and Q-networks.
 It depends on rows up to the decision bar only, and is computed once for each distinct bar.
@@ -48,8 +48,8 @@ class PastRows(NamedTuple):
         """Windows first to last - 1 of each network: [R, last - first, L, N, F + 1]."""
         starts = self.starts[:, first:last]
         rows = starts.unsqueeze(-1) + torch.arange(self.lookback, device=starts.device)  # [R, D, L]
-        picked = self.table.index_select(0, rows.reshape(-1))
-        return picked.view(*rows.shape, *self.table.shape[1:])
+        table_rows = self.table.index_select(0, rows.reshape(-1))
+        return table_rows.view(*rows.shape, *self.table.shape[1:])
 
     def of_items(self, codes: Tensor) -> Tensor:
         """Codes of the windows [R, D, N, C] as codes of the items [R, K, N, C]."""
@@ -72,7 +72,8 @@ class FeatureTable:
     """Features [T, N, F] and the mask of tradable assets [T, N], preceded by L - 1 rows of zeros."""
 
     def __init__(self, features: Tensor, tradable: Tensor, lookback: int) -> None:
-        self.table, self.lookback = rows_with_mask(features, tradable, lookback - 1), lookback
+        self.table = rows_with_mask(features, tradable, lookback - 1)
+        self.lookback = lookback
         self.keep: Tensor | None = None  # factors of the codes while training, see `dropout_factors`
 
     def past(self, bar: Tensor) -> PastRows:
@@ -94,24 +95,24 @@ def past_of_windows(features: Tensor, tradable: Tensor | None, lookback: int) ->
     if tradable is None:
         tradable = torch.ones(p, k, bars, n, dtype=torch.bool, device=features.device)
     rows = rows_with_mask(features.reshape(-1, n, f), tradable.reshape(-1, n), 0).view(p * k, bars, n, f + 1)
-    padded = torch.cat([rows.new_zeros(p * k, lookback - bars, n, f + 1), rows], 1)
+    windows = torch.cat([rows.new_zeros(p * k, lookback - bars, n, f + 1), rows], 1)
     starts = torch.arange(p * k, device=features.device).view(p, k) * lookback
-    return PastRows(padded.view(-1, n, f + 1), starts, None, lookback)
+    return PastRows(windows.view(-1, n, f + 1), starts, None, lookback)
 
 
 def distinct(bar: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Distinct values of each row of [P, K]: ([P, D], the position of each item's value [P, K], or None if D = K).
+    """Distinct values of each row of [P, K]: ([P, D], the position of the value of each item [P, K], or None if D = K).
 
     D is the most of any row; rows with fewer are filled with their smallest value.
     """
-    ordered, order = bar.sort(1)
+    sorted_bars, order = bar.sort(1)
     rank = torch.zeros_like(bar)
-    rank[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
+    rank[:, 1:] = (sorted_bars[:, 1:] != sorted_bars[:, :-1]).cumsum(1)
     count = int(rank[:, -1].max()) + 1
     if count == bar.shape[1]:
         return bar, None
     position = torch.empty_like(bar).scatter_(1, order, rank)
-    return ordered[:, :1].repeat(1, count).scatter_(1, rank, ordered), position
+    return sorted_bars[:, :1].repeat(1, count).scatter_(1, rank, sorted_bars), position
 
 
 def dropout_factors(source: RandomSource | None, size: int, rate: float, like: Tensor) -> Tensor | None:
@@ -122,8 +123,8 @@ def dropout_factors(source: RandomSource | None, size: int, rate: float, like: T
     """
     if source is None or not rate:
         return None
-    drawn = source.uniform((size,), like.dtype)
-    return (drawn >= rate).to(like.dtype) / (1 - rate)
+    draws = source.uniform((size,), like.dtype)
+    return (draws >= rate).to(like.dtype) / (1 - rate)
 
 
 # ---------------------------------------------------------------------- encoders
@@ -137,7 +138,7 @@ class WindowEncoder(Protocol):
         ...
 
     def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
-        """Codes [R, D, N, C] of windows [R, D, L, N, I], whose last input is the mask."""
+        """Codes [R, D, N, C] of windows [R, D, L, N, I]; the last input is the mask."""
         ...
 
 
@@ -151,7 +152,9 @@ class Convolution:
     """
 
     def __init__(self, inputs: int, lookback: int, size: int) -> None:
-        self.inputs, self.size, self.layers = inputs, size, max(1, math.ceil(math.log2(lookback)))
+        self.inputs = inputs
+        self.size = size
+        self.layers = max(1, math.ceil(math.log2(lookback)))
 
     def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         tensors = {}
@@ -163,7 +166,8 @@ class Convolution:
 
     def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
         r, d, rows, n, _ = windows.shape
-        x, before = windows, 2**self.layers - rows
+        x = windows
+        before = 2**self.layers - rows
         if before:
             x = torch.nn.functional.pad(windows, (0, 0, 0, 0, before, 0))
         for i in range(self.layers):
@@ -180,7 +184,8 @@ class GatedRecurrence:
     """
 
     def __init__(self, inputs: int, size: int) -> None:
-        self.inputs, self.size = inputs, size
+        self.inputs = inputs
+        self.size = size
 
     def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         c = self.size
@@ -196,11 +201,12 @@ class GatedRecurrence:
         x = windows.transpose(1, 2).reshape(r, rows, d * n, self.inputs)
         gates = affine(x, params["input_w"], params["input_b"])  # [R, L, D N, 3 C]: reset, update, candidate
         state = x.new_zeros(r, d * n, self.size)
-        for row, known in zip(gates.unbind(1), x[..., -1:].unbind(1), strict=True):
+        for row, is_known in zip(gates.unbind(1), x[..., -1:].unbind(1), strict=True):
             own = affine(state, params["state_w"], params["state_b"])
-            (to_reset, to_update, fresh), (reset, update, kept) = row.chunk(3, -1), own.chunk(3, -1)
-            candidate = torch.tanh(torch.addcmul(fresh, torch.sigmoid(to_reset + reset), kept))
-            share = torch.sigmoid(-(to_update + update)) * known  # by which the state moves
+            (to_reset, to_update, fresh) = row.chunk(3, -1)
+            (reset, update, own_candidate) = own.chunk(3, -1)
+            candidate = torch.tanh(torch.addcmul(fresh, torch.sigmoid(to_reset + reset), own_candidate))
+            share = torch.sigmoid(-(to_update + update)) * is_known  # by which the state moves
             state = torch.lerp(state, candidate, share)
         return state.view(r, d, n, self.size)
 
@@ -215,10 +221,14 @@ class Attention:
     """
 
     def __init__(self, inputs: int, lookback: int, size: int) -> None:
-        self.inputs, self.rows, self.size, self.heads = inputs, lookback, size, math.gcd(MAX_HEADS, size)
+        self.inputs = inputs
+        self.rows = lookback
+        self.size = size
+        self.heads = math.gcd(MAX_HEADS, size)
 
     def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        i, c = self.inputs, self.size
+        i = self.inputs
+        c = self.size
         return {
             "query_w": uniform(i, c, i, generator, dtype),
             "query_b": torch.zeros(c, dtype=dtype),
@@ -231,7 +241,8 @@ class Attention:
 
     def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
         r, d, rows, n, i = windows.shape
-        h, c = self.heads, self.size // self.heads
+        h = self.heads
+        c = self.size // self.heads
         last = windows[:, :, -1]  # [R, D, N, I]
         query = (
             affine(last, params["query_w"], params["query_b"]).view(r, d * n, h, c).transpose(1, 2)
@@ -242,20 +253,23 @@ class Attention:
         x = windows.transpose(2, 3).reshape(r, d * n, rows, i)
         by_input = (query @ of_key.transpose(2, 3)).transpose(1, 2)  # [R, B, H, I]
         scores = by_input @ x.transpose(2, 3) + (query @ at_key.transpose(2, 3)).transpose(1, 2)  # [R, B, H, L]
-        known = x[..., -1].unsqueeze(2) > 0
-        weights = torch.softmax(torch.where(known, scores / math.sqrt(c), MASKED_SCORE), -1)
-        averages, shares = (weights @ x).transpose(1, 2), weights.transpose(1, 2)  # [R, H, B, I], [R, H, B, L]
-        found = averages @ of_value + shares @ at_value  # [R, H, B, C / H]
-        mixed = product(found.transpose(1, 2).reshape(r, d, n, self.size), params["mix_w"])
-        return torch.tanh(mixed + affine(last, params["last_w"], params["last_b"]))
+        is_known = x[..., -1].unsqueeze(2) > 0
+        weights = torch.softmax(torch.where(is_known, scores / math.sqrt(c), MASKED_SCORE), -1)
+        averages = (weights @ x).transpose(1, 2)
+        shares = weights.transpose(1, 2)  # [R, H, B, I], [R, H, B, L]
+        attention_value = averages @ of_value + shares @ at_value  # [R, H, B, C / H]
+        mixed_heads = product(attention_value.transpose(1, 2).reshape(r, d, n, self.size), params["mix_w"])
+        return torch.tanh(mixed_heads + affine(last, params["last_w"], params["last_b"]))
 
 
 class LookbackEncoder:
     """The encoder of a specification. Its parameters follow the prefix and "lookback_"."""
 
     def __init__(self, spec: PolicySpec, prefix: str = "") -> None:
-        self.spec, self.prefix = spec, f"{prefix}lookback_"
-        inputs, size = spec.features + 1, spec.encoder_size
+        self.spec = spec
+        self.prefix = f"{prefix}lookback_"
+        inputs = spec.features + 1
+        size = spec.encoder_size
         kinds: Mapping[str, WindowEncoder] = {
             "convolution": Convolution(inputs, spec.lookback, size),
             "gru": GatedRecurrence(inputs, size),
@@ -302,14 +316,15 @@ def make_lookback_encoder(spec: PolicySpec, prefix: str = "") -> LookbackEncoder
 
 
 class PolicyInputs:
-    """What a policy reads of a market table: features and, if there is an encoder, codes by its actor's or critic's.
+    """What a policy reads of a market table: features and, if there is an encoder, codes of its actor or critic.
 
-    Actor and critic have an encoder each, whose parameters stand among those of the policy.
+    Actor and critic have an encoder each; its parameters are part of the policy parameters.
     """
 
     def __init__(self, spec: PolicySpec, features: Tensor, tradable: Tensor | None) -> None:
         """features: [T, N, F]; tradable: [T, N] bool, or None if every asset always is."""
-        self.features, self.tradable = features, tradable
+        self.features = features
+        self.tradable = tradable
         self._encoders = (make_lookback_encoder(spec), make_lookback_encoder(spec, "value_"))
         self._table = None
         if self._encoders[0] is not None:
@@ -337,14 +352,14 @@ class PolicyInputs:
         return self.features[bar], None if self.tradable is None else self.tradable[bar]
 
     def of_actor(self, params: Mapping[str, Tensor], bar: Tensor) -> tuple[Tensor, Tensor | None]:
-        """`rows` with the codes of the actor's encoder: features [P, K, N, F + C]."""
-        return self._joined(self._encoders[0], params, bar)
+        """`rows` with the codes of the actor encoder: features [P, K, N, F + C]."""
+        return self._join(self._encoders[0], params, bar)
 
     def of_critic(self, params: Mapping[str, Tensor], bar: Tensor) -> tuple[Tensor, Tensor | None]:
-        """`rows` with the codes of the critic's encoder: features [P, K, N, F + C]."""
-        return self._joined(self._encoders[1], params, bar)
+        """`rows` with the codes of the critic encoder: features [P, K, N, F + C]."""
+        return self._join(self._encoders[1], params, bar)
 
-    def _joined(
+    def _join(
         self, encoder: LookbackEncoder | None, params: Mapping[str, Tensor], bar: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         features, tradable = self.rows(bar)

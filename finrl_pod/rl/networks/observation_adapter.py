@@ -23,7 +23,9 @@ from finrl_pod.types import Observation, Tensor
 # Actions in [-1, 1] are multiplied by this before a softmax turns them into weights: 5 against 19 times -5 is 0.999 of
 # the account.
 SCORE_SCALE = 5.0
-OBSERVATION_BOUND = 1e6  # flat rows for other libraries are clipped to it: Gymnasium's checks require finite bounds
+OBSERVATION_BOUND = (
+    1e6  # flat rows for other libraries are clipped to it: the checks of Gymnasium require finite bounds
+)
 
 ItemFields = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
@@ -49,7 +51,7 @@ class ModelInput(NamedTuple):
         past = None if self.past is None else self.past.copies(count)
         return ModelInput(repeat(self.account, count), features, tradable, past)
 
-    def encoded(self, encoder: LookbackEncoder, params: Mapping[str, Tensor]) -> ModelInput:
+    def with_codes(self, encoder: LookbackEncoder, params: Mapping[str, Tensor]) -> ModelInput:
         """Input whose features are joined by the codes of their windows."""
         assert self.features is not None
         assert self.past is not None
@@ -60,7 +62,7 @@ class ModelInput(NamedTuple):
         return self if keep is None or self.past is None else self._replace(past=self.past._replace(keep=keep))
 
     def flat(self) -> Tensor:
-        """Flat rows [R, K * A, S]: the account, then the bar's features, asset by asset."""
+        """Flat rows [R, K * A, S]: the account, then the features of the bar, asset by asset."""
         r, k, a, w = self.account.shape
         if self.features is None:
             return self.account.reshape(r, k * a, w)
@@ -79,7 +81,7 @@ class ObservationAdapter(Protocol):
     spec: PolicySpec
     groups: int
     accounts: int
-    item_fields: ItemFields  # tensors of an item's observation: name -> (shape, dtype)
+    item_fields: ItemFields  # tensors of the observation of an item: name -> (shape, dtype)
 
     def encode(self, observation: Any) -> dict[str, Tensor]:
         """Encode an observation as items to store: name -> [P, G, *shape]."""
@@ -95,14 +97,17 @@ class ObservationAdapter(Protocol):
 
 
 class MarketAdapter:
-    """Adapter of market environments; items store bars, which index the feature table."""
+    """Adapter of market environments; items store bars: indices into the feature table."""
 
     def __init__(self, env: MarketVecEnv, spec: PolicySpec, dtype: torch.dtype) -> None:
         market = env.market
-        decided = market.tradable[env.first : env.last + 2]
-        self.spec, self.groups, self.accounts, self.dtype = spec, env.groups, env.accounts, dtype
+        decision_tradable = market.tradable[env.first : env.last + 2]
+        self.spec = spec
+        self.groups = env.groups
+        self.accounts = env.accounts
+        self.dtype = dtype
         self.features = market.features.to(dtype)
-        self.tradable = None if bool(decided.all()) else market.tradable
+        self.tradable = None if bool(decision_tradable.all()) else market.tradable
         self._table = None if spec.encoder == "none" else FeatureTable(self.features, market.tradable, spec.lookback)
         self._leverage = env.config.leverage
         self.item_fields: ItemFields = {
@@ -139,7 +144,10 @@ class FlatAdapter:
     """Adapter of environments with flat rows [P, E, S]; each environment is an item."""
 
     def __init__(self, env: VecEnv, spec: PolicySpec, dtype: torch.dtype) -> None:
-        self.spec, self.groups, self.accounts, self.dtype = spec, env.envs, 1, dtype
+        self.spec = spec
+        self.groups = env.envs
+        self.accounts = 1
+        self.dtype = dtype
         self.item_fields: ItemFields = {"row": ((1, env.observation_size), dtype)}
 
     def encode(self, observation: Tensor) -> dict[str, Tensor]:
@@ -153,12 +161,12 @@ class FlatAdapter:
 
 
 def action_scale(kind: str) -> float:
-    """Factor of actions in [-1, 1] before they are passed to an environment. kind: of its actions, see `PolicySpec`."""
+    """Factor of actions in [-1, 1] before they are passed to an environment. kind: kind of actions in `PolicySpec`."""
     return {"softmax": SCORE_SCALE, "tilt": TILT_SCALE}.get(kind, 1.0)
 
 
 def row_size(spec: PolicySpec) -> int:
-    """Size of a flat row: the account and N F, or N (F + C) with codes, on a market, else the observation's size."""
+    """Size of a flat row: the account and N F, or N (F + C) with codes, on a market, else the observation size."""
     return spec.own + spec.assets * spec.inputs if spec.assets else spec.features
 
 
@@ -171,11 +179,14 @@ def deployed_input(spec: PolicySpec, account: Tensor, features: Tensor, tradable
 
 
 def spec_of(env: VecEnv, config: AgentConfig) -> PolicySpec:
-    """PolicySpec of an agent's networks for an environment."""
+    """PolicySpec of the networks of an agent for an environment."""
     if isinstance(env, MarketVecEnv):
-        (_, assets, features), extras = env.market.shape, env.extras
+        (_, assets, features) = env.market.shape
+        extras = env.extras
     else:
-        assets, features, extras = 0, env.observation_size, (0, 0)
+        assets = 0
+        features = env.observation_size
+        extras = (0, 0)
     size = env.actions if env.action_kind == "discrete" else env.action_size
     activation = config.activation if isinstance(config, OnPolicyConfig) else "tanh"
     past = (

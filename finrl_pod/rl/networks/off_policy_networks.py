@@ -37,7 +37,7 @@ class LookbackNetwork:
         return {**self.inner.init(generator, dtype), **self.encoder.init(generator, dtype)}
 
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput, *effect: Tensor) -> Any:
-        return self.inner.forward(params, obs.encoded(self.encoder, params), *effect)
+        return self.inner.forward(params, obs.with_codes(self.encoder, params), *effect)
 
 
 # ---------------------------------------------------------------------- actors
@@ -78,11 +78,11 @@ class MlpActor:
 
 
 class EquivariantActor:
-    """One network for every asset, on its features, its holding and the market's context.
+    """One network for every asset, on its features, its holding and the context of the market.
 
         hidden_n = tanh(mixed_n + holding_n u),   head_n = w . hidden_n + v . x_n + b
 
-    mixed_n: see `encoder.py`, computed once a group. The score of cash comes from the context only.
+    `encoder.py` defines mixed_n; it is computed once a group. The score of cash comes from the context only.
     """
 
     def __init__(self, spec: PolicySpec, heads: int) -> None:
@@ -91,7 +91,9 @@ class EquivariantActor:
         self.encoder = AssetEncoder(spec.inputs, spec.hidden)
 
     def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
+        f = self.spec.inputs
+        h = self.encoder.code_size
+        k = self.encoder.mixed_size
         draw = uniform_init(generator, dtype)
         tensors = {
             **self.encoder.init(draw, dtype),
@@ -129,7 +131,7 @@ class EquivariantActor:
 
 
 class LinearActor:
-    """Heads linear in an asset's features and its holding: head_n = w . x_n + u holding_n + b. All start at 0.
+    """Heads linear in the features of an asset and its holding: head_n = w . x_n + u holding_n + b. All start at 0.
 
     The score of cash is linear in features averaged over the tradable assets.
     """
@@ -157,8 +159,8 @@ class LinearActor:
             blocks, _ = split_extras(self.spec, obs.account, n)
             out = out + torch.einsum("pkabn,pbh->pkanh", blocks * n, params["extra_asset_w"])
         if self.spec.has_cash_score:
-            pooled = mean_over_assets(obs.features, obs.tradable)  # [P, K, F]
-            cash = affine(pooled, params["cash_w"], params["cash_b"]).view(p, k, 1, 1, -1)
+            mean_features = mean_over_assets(obs.features, obs.tradable)  # [P, K, F]
+            cash = affine(mean_features, params["cash_w"], params["cash_b"]).view(p, k, 1, 1, -1)
             out = torch.cat([cash.expand(p, k, a, 1, -1), out], 3)  # [P, K, A, 1 + N, heads]
         return out.unbind(-1)
 
@@ -178,7 +180,8 @@ class BoundedActor:
     """A trained actor without exploration: the tanh of its first head."""
 
     def __init__(self, spec: PolicySpec, heads: int) -> None:
-        self.spec, self.network = spec, make_actor_network(spec, heads)
+        self.spec = spec
+        self.network = make_actor_network(spec, heads)
 
     def action(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
@@ -196,7 +199,7 @@ SCALARS = 4  # inputs of the equivariant critic: target cash, cash held, turnove
 def combine_values(values: Tensor, rule: str, subset: Tensor | None = None) -> Tensor:
     """Ensemble values [P, M, ...] -> [P, ...]: "min", "mean", or "subset", the minimum over `subset` [P, S] of the M.
 
-    The rule "subset" is that of REDQ (Chen et al. 2021).
+    The rule "subset" comes from REDQ (Chen et al. 2021).
     """
     if rule == "mean":
         return values.mean(1)
@@ -225,12 +228,12 @@ class CriticNetwork(Protocol):
 
 
 def effect_size(spec: PolicySpec) -> int:
-    """Size of an action's effect, the input of a critic: target weights without cash, else the action itself."""
+    """Size of the effect of an action, the input of a critic: target weights without cash, else the action itself."""
     return spec.assets if spec.acts_with_weights else spec.action_size
 
 
 class MlpCritic:
-    """An MLP with ReLUs on the flat observation and the action's effect."""
+    """An MLP with ReLUs on the flat observation and the effect of the action."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
@@ -258,7 +261,9 @@ class EquivariantCritic:
         self.encoder = AssetEncoder(spec.inputs, spec.hidden)
 
     def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
+        f = self.spec.inputs
+        h = self.encoder.code_size
+        k = self.encoder.mixed_size
         inputs = 3 * h + SCALARS + h * self.spec.extra_per_asset + self.spec.extra_per_account
         return {
             **self.encoder.init(uniform_init(generator, dtype), dtype),
@@ -273,12 +278,12 @@ class EquivariantCritic:
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput, effect: Tensor) -> Tensor:
         assert obs.features is not None
         r, k, a, n = effect.shape
-        held = obs.account[..., 1 : 1 + n]  # [R, K, A, N]
+        holdings = obs.account[..., 1 : 1 + n]  # [R, K, A, N]
         code, context = self.encoder.encode(params, obs.features, obs.tradable)
-        sums = weighted_codes(torch.cat([effect, held], 2), code).view(r, k, 2, a, -1)  # [R, K, 2, A, H]
-        moved = effect - held if self.spec.acts_with_weights else effect
+        sums = weighted_codes(torch.cat([effect, holdings], 2), code).view(r, k, 2, a, -1)  # [R, K, 2, A, H]
+        change = effect - holdings if self.spec.acts_with_weights else effect
         scalars = torch.stack(
-            [1 - effect.sum(-1), obs.account[..., 0], moved.abs().sum(-1), effect.square().sum(-1)], -1
+            [1 - effect.sum(-1), obs.account[..., 0], change.abs().sum(-1), effect.square().sum(-1)], -1
         )  # [R, K, A, 4]
         inputs = [context.unsqueeze(2).expand(r, k, a, -1), sums[:, :, 0], sums[:, :, 1], scalars]
         if self.spec.has_extras:
@@ -340,10 +345,10 @@ class MlpQ:
 
 
 class EquivariantQ:
-    """One network for every asset, which values buying and selling it; holding is valued from the whole account.
+    """One network for every asset; it values buying and selling, while holding is valued from the whole account.
 
     Actions are 0: hold, 1 to N: buy asset n, N + 1 to 2 N: sell it. All are relative to a value of the state, computed
-    from the market's context, the encoded assets summed with the holdings, and cash.
+    from the context of the market, the encoded assets summed with the holdings, and cash.
     """
 
     def __init__(self, spec: PolicySpec, *, dueling: bool) -> None:
@@ -352,7 +357,9 @@ class EquivariantQ:
         self.encoder = AssetEncoder(spec.inputs, spec.hidden)
 
     def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
+        f = self.spec.inputs
+        h = self.encoder.code_size
+        k = self.encoder.mixed_size
         draw = uniform_init(generator, dtype)
         inputs = 2 * h + 1 + self.spec.extra_per_account
         return {
@@ -375,16 +382,17 @@ class EquivariantQ:
         assert obs.features is not None
         p, k, n, _ = obs.features.shape
         a = obs.account.shape[2]
-        held, cash = obs.account[..., 1 : 1 + n], obs.account[..., :1]
+        holdings = obs.account[..., 1 : 1 + n]
+        cash = obs.account[..., :1]
         _, numbers = split_extras(self.spec, obs.account, n)
         assets = self.encoder.encode(params, obs.features, obs.tradable)
-        held_codes = weighted_codes(held, assets.code)  # [P, K, A, H]
+        held_codes = weighted_codes(holdings, assets.code)  # [P, K, A, H]
         x = torch.cat([assets.context.unsqueeze(2).expand(p, k, a, -1), held_codes, cash, numbers], -1)
         hidden = torch.tanh(affine(x, params["hidden_w"], params["hidden_b"]))
         state = affine(hidden, params["state_w"], params["state_b"])  # [P, K, A, 2]: value, advantage of holding
         code = self.encoder.mix(params, assets).unsqueeze(2)  # [P, K, 1, N, S]
         shape = (p, 1, 1, 1, -1)
-        account = held.unsqueeze(-1) * n * params["holding_w"].view(shape)
+        account = holdings.unsqueeze(-1) * n * params["holding_w"].view(shape)
         account = account + cash.unsqueeze(-1) * params["cash_w"].view(shape)  # [P, K, A, N, S]
         if self.spec.has_extras:
             account = account + extras_by_asset(self.spec, params, obs.account, n)
@@ -405,7 +413,8 @@ class GreedyActor:
     """A trained Q-network without exploration: the action of the highest value."""
 
     def __init__(self, spec: PolicySpec, *, dueling: bool) -> None:
-        self.spec, self.network = spec, make_q_network(spec, dueling=dueling)
+        self.spec = spec
+        self.network = make_q_network(spec, dueling=dueling)
 
     def action(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None

@@ -1,6 +1,6 @@
 """Policies on the shared market table. Parameters are [P, ...].
 
-A policy is a pure function of its parameters, the table's rows for K groups, and the A accounts of each group. It
+A policy is a pure function of its parameters, the rows of the table for K groups, and the A accounts of each group. It
 returns the mean of a Gaussian over scores, the log standard deviation, and the value.
 """
 
@@ -46,16 +46,16 @@ class PolicyOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """Shapes and kinds of a policy's inputs and outputs.
+    """Shapes and kinds of the inputs and outputs of a policy.
 
     kind: "equivariant", "linear" or "mlp". assets: N, 0 for environments with flat observations. features: F of an
     asset, or numbers in a flat row. action_size: D; N + 1 scores with cash first, or N without cash. action: "softmax"
     if the environment turns scores into weights by a softmax, "tilt" if they tilt the weights of a base portfolio,
     "direct" if it takes them as they are, "discrete" for a choice of D actions.
-    activation: of an MLP's hidden layers, "tanh" or "relu". encoder: of the last `lookback` rows, "none" or a kind in
-    `lookback.py`; encoder_size: numbers of its code; dropout: share of them dropped in training. extra_per_asset,
+    activation: "tanh" or "relu", of hidden layers of an MLP. encoder: "none", or a kind of encoder of the last
+    `lookback` rows; encoder_size: numbers of its code; dropout: share of them dropped in training. extra_per_asset,
     extra_per_account: numbers of an account after cash and holdings, see `account_inputs.py`. critic_only: numbers at
-    the end of a flat row that only an MLP's critic reads.
+    the end of a flat row that only the critic of an MLP reads.
     """
 
     kind: str
@@ -90,12 +90,12 @@ class PolicySpec:
 
     @property
     def has_cash_score(self) -> bool:
-        """Whether the first score is that of cash."""
+        """True if the first score belongs to cash."""
         return self.action_size == self.assets + 1
 
     @property
     def starts_at_base(self) -> bool:
-        """Whether a new agent's mean scores are 0, which for actions of kind "tilt" is the base portfolio."""
+        """True if the mean scores of a new agent are 0: the base portfolio for actions of kind "tilt"."""
         return self.action == "tilt"
 
     @property
@@ -105,7 +105,7 @@ class PolicySpec:
 
 
 class PolicyInit(NamedTuple):
-    """Initial log standard deviation of actions, and whether an MLP's weights start orthogonal (else uniform)."""
+    """Initial log standard deviation of actions, and whether the weights of an MLP start orthogonal (else uniform)."""
 
     log_std: float = INITIAL_LOG_STD
     orthogonal: bool = True
@@ -192,7 +192,7 @@ def _orthogonal(rows: int, cols: int, gain: float, generator: torch.Generator, d
 class EquivariantPolicy(Policy):
     """One network for every asset; their number and order do not matter.
 
-    Features are encoded once a group (`encoder.py`); an account adds its holding to each asset's code:
+    Features are encoded once a group (`encoder.py`); an account adds its holding to the code of each asset:
 
         score_n = w . tanh(mixed_n + holding_n u) + v . x_n + inertia * log(holding_n)
 
@@ -204,14 +204,17 @@ class EquivariantPolicy(Policy):
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec, self.width = spec, max(spec.hidden) + spec.assets + 1
-        self.encoder = AssetEncoder(spec.inputs, spec.hidden, fused=True)
-        self.value_encoder = AssetEncoder(spec.inputs, spec.hidden, prefix="value_", fused=True)
+        self.spec = spec
+        self.width = max(spec.hidden) + spec.assets + 1
+        self.encoder = AssetEncoder(spec.inputs, spec.hidden, is_fused=True)
+        self.value_encoder = AssetEncoder(spec.inputs, spec.hidden, prefix="value_", is_fused=True)
 
     def init(
         self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
     ) -> dict[str, Tensor]:
-        f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
+        f = self.spec.inputs
+        h = self.encoder.code_size
+        k = self.encoder.mixed_size
 
         def draw(rows: int, cols: int, gain: float) -> Tensor:
             return _orthogonal(rows, cols, gain, generator, dtype)
@@ -235,7 +238,8 @@ class EquivariantPolicy(Policy):
         if self.spec.action == "softmax":
             tensors["inertia"] = torch.full((1,), INITIAL_INERTIA, dtype=dtype)
         if self.spec.has_cash_score:
-            tensors["cash_w"], tensors["cash_b"] = torch.zeros(h, dtype=dtype), torch.zeros(1, dtype=dtype)
+            tensors["cash_w"] = torch.zeros(h, dtype=dtype)
+            tensors["cash_b"] = torch.zeros(1, dtype=dtype)
         return {
             **tensors,
             **init_extras(self.spec, k, generator, dtype),
@@ -262,24 +266,24 @@ class EquivariantPolicy(Policy):
         return _with_inertia(scores, account, params) if self.spec.action == "softmax" else scores
 
     def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
-        """Values [P, K, A] from the market's context and the encoded assets summed with the holdings."""
+        """Values [P, K, A] from the context of the market and the encoded assets summed with the holdings."""
         p, k = features.shape[:2]
         a = account.shape[2]
         assets = self.value_encoder.encode(params, features, tradable)
         context = affine(assets.context, params["value_context_w"], params["value_b"])  # [P, K, S]
         n = features.shape[2]
         held_codes = weighted_codes(account[..., 1 : 1 + n], assets.code)  # [P, K, A, H]
-        mixed = torch.bmm(held_codes.view(p, k * a, -1), params["value_holding_w"])  # [P, K * A, S]
-        if self.spec.has_extras:  # averaged over the assets, which keeps their order free
+        mixed_code = torch.bmm(held_codes.view(p, k * a, -1), params["value_holding_w"])  # [P, K * A, S]
+        if self.spec.has_extras:  # averaged over the assets: their order does not matter
             extras = extras_by_asset(self.spec, params, account, n, prefix="value_").mean(3)
-            mixed = mixed + extras.reshape(p, k * a, -1)
-        hidden = tanh_of_sum(mixed.view(p * k, a, -1), context.view(p * k, -1)).view(p, k, a, -1)
+            mixed_code = mixed_code + extras.reshape(p, k * a, -1)
+        hidden = tanh_of_sum(mixed_code.view(p * k, a, -1), context.view(p * k, -1)).view(p, k, a, -1)
         # Not a matrix product with one column: its gradient is slow on a CPU.
         return (hidden * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_out_b"].view(p, 1, 1)
 
 
 class LinearPolicy(Policy):
-    """Scores linear in an asset's features: a parametric portfolio policy (Brandt, Santa-Clara and Valkanov 2009).
+    """Scores linear in the features of an asset: a parametric portfolio policy (Brandt, Santa-Clara and Valkanov 2009).
 
         score_n = w . x_n + u holding_n + inertia * log(holding_n)
 
@@ -289,7 +293,8 @@ class LinearPolicy(Policy):
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec, self.width = spec, spec.inputs + spec.assets + 1
+        self.spec = spec
+        self.width = spec.inputs + spec.assets + 1
 
     def init(
         self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
@@ -308,7 +313,8 @@ class LinearPolicy(Policy):
         if self.spec.action == "softmax":
             tensors["inertia"] = torch.full((1,), INITIAL_INERTIA, dtype=dtype)
         if self.spec.has_cash_score:
-            tensors["cash_w"], tensors["cash_b"] = torch.zeros(f, dtype=dtype), torch.zeros(1, dtype=dtype)
+            tensors["cash_w"] = torch.zeros(f, dtype=dtype)
+            tensors["cash_b"] = torch.zeros(1, dtype=dtype)
         return tensors
 
     def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
@@ -322,8 +328,8 @@ class LinearPolicy(Policy):
         if self.spec.action == "direct":
             scores = torch.addcmul(scores, account[..., 1 : 1 + n] * n, params["holding_w"].view(p, 1, 1, 1))
         if self.spec.has_cash_score:
-            pooled = mean_over_assets(features, tradable)  # [P, K, F]
-            cash = affine(pooled, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
+            mean_features = mean_over_assets(features, tradable)  # [P, K, F]
+            cash = affine(mean_features, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
             scores = torch.cat([cash.expand(p, k, a, 1), scores], -1)
         return _with_inertia(scores, account, params) if self.spec.action == "softmax" else scores
 
@@ -331,30 +337,33 @@ class LinearPolicy(Policy):
         """Values [P, K, A]."""
         p, k = features.shape[:2]
         a = account.shape[2]
-        pooled = mean_over_assets(features, tradable).unsqueeze(2).expand(p, k, a, -1)
+        mean_features = mean_over_assets(features, tradable).unsqueeze(2).expand(p, k, a, -1)
         n = features.shape[2]
-        held = weighted_codes(account[..., 1 : 1 + n], features.contiguous())
+        held_features = weighted_codes(account[..., 1 : 1 + n], features.contiguous())
         _, numbers = split_extras(self.spec, account, n)
-        x = torch.cat([pooled, held, account[..., :1], numbers], -1)  # [P, K, A, 2 F + 1 + extra_per_account]
+        x = torch.cat(
+            [mean_features, held_features, account[..., :1], numbers], -1
+        )  # [P, K, A, 2 F + 1 + extra_per_account]
         return (x * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_b"].view(p, 1, 1)
 
 
 def _with_inertia(scores: Tensor, account: Tensor, params: Mapping[str, Tensor]) -> Tensor:
     """Scores [P, K, A, 1 + N] plus inertia times the logarithms of cash and holdings in units of 1/N."""
     size = scores.shape[-1]
-    kept = (account[..., :size] * (size - 1)).clamp(min=WEIGHT_FLOOR).log()
-    return torch.addcmul(scores, kept, params["inertia"].view(-1, 1, 1, 1))
+    log_holdings = (account[..., :size] * (size - 1)).clamp(min=WEIGHT_FLOOR).log()
+    return torch.addcmul(scores, log_holdings, params["inertia"].view(-1, 1, 1, 1))
 
 
 class MlpPolicy(Policy):
     """An MLP on the flat observation [account, features of all assets], with separate actor and critic.
 
-    The first layer is split: the table's part is computed once a group, the account's part once an account. Their sum
-    is the product of the flat row with one [1 + N + N F, H] matrix.
+    The first layer is split: the part of the table is computed once a group, the part of the account once an account.
+    Their sum is the product of the flat row with one [1 + N + N F, H] matrix.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec, self.width = spec, max(spec.hidden) + spec.own
+        self.spec = spec
+        self.width = max(spec.hidden) + spec.own
 
     def init(
         self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
@@ -368,7 +377,8 @@ class MlpPolicy(Policy):
             for i, (fan_in, to) in enumerate(pairwise(sizes)):
                 last = i == len(sizes) - 2
                 if last and tower == "actor" and s.starts_at_base:
-                    weight, bias = torch.zeros(fan_in, to, dtype=dtype), torch.zeros(to, dtype=dtype)
+                    weight = torch.zeros(fan_in, to, dtype=dtype)
+                    bias = torch.zeros(to, dtype=dtype)
                 elif start.orthogonal:
                     weight = _orthogonal(fan_in, to, gain if last else math.sqrt(2), generator, dtype)
                     bias = torch.zeros(to, dtype=dtype)
@@ -378,7 +388,8 @@ class MlpPolicy(Policy):
                 if i:
                     tensors[f"{tower}_w{i}"] = weight
                 else:
-                    tensors[f"{tower}_table_w"], tensors[f"{tower}_own_w"] = weight[:table], weight[table:]
+                    tensors[f"{tower}_table_w"] = weight[:table]
+                    tensors[f"{tower}_own_w"] = weight[table:]
                 tensors[f"{tower}_b{i}"] = bias
         if s.action != "discrete":
             tensors["log_std"] = torch.full((s.action_size,), start.log_std, dtype=dtype)
@@ -408,7 +419,8 @@ class MlpPolicy(Policy):
         x = self._sum(own.view(p * k, account.shape[2], -1), base.view(p * k, -1))
         x = x.view(*account.shape[:3], -1)
         for i in range(1, len(self.spec.hidden)):
-            weight, bias = params[f"{name}_w{i}"], params[f"{name}_b{i}"]
+            weight = params[f"{name}_w{i}"]
+            bias = params[f"{name}_b{i}"]
             flat = torch.bmm(x.reshape(p, -1, x.shape[-1]), weight)  # [P, K A, H]
             x = self._sum(flat, bias).view(*x.shape[:-1], -1)
         return x
@@ -458,19 +470,19 @@ def policy_maker(kind: str) -> MakePolicy:
     """
     if kind in _POLICIES:
         return _POLICIES[kind]
-    found = custom_object(kind, f"the policy {kind}")
-    if found is None:
+    custom_class = custom_object(kind, f"the policy {kind}")
+    if custom_class is None:
         raise ConfigError(
             f"agent.policy must be one of {', '.join(_POLICIES)}, got {kind!r}; {custom_part_hint('policies', kind)}"
         )
-    _check_class(kind, found)
-    make: MakePolicy = found
+    _check_class(kind, custom_class)
+    make: MakePolicy = custom_class
     return make
 
 
-def _check_class(kind: str, found: object) -> None:
+def _check_class(kind: str, custom_class: object) -> None:
     """Raises ConfigError for an object that is no policy."""
-    if missing := [name for name in ("init", "forward", "mean", "decide", "value") if not hasattr(found, name)]:
+    if missing := [name for name in ("init", "forward", "mean", "decide", "value") if not hasattr(custom_class, name)]:
         raise ConfigError(
             f"the policy {unpinned(kind)} has no {missing[0]}; derive it from finrl_pod.BasePolicy, "
             "as finrl-pod new policy does"
@@ -484,7 +496,7 @@ def make_policy(spec: PolicySpec) -> Policy:
 
 # ---------------------------------------------------------------------- solved weights as the start of training
 
-LINEAR = "linear_w"  # weights [F, ..] of the features in an asset's score, in every policy that has them
+LINEAR = "linear_w"  # weights [F, ..] of the features in the score of an asset, in every policy that has them
 
 
 def with_start(
@@ -492,15 +504,15 @@ def with_start(
 ) -> Sequence[dict[str, Tensor]]:
     """Initial tensors of P members whose scores are linear in the features, with the weights `start`.
 
-    start: [F] for all or [P, F] for each, None for new weights. scale: of an action in units of a score. Weights of an
-    encoder's code and of further heads (a standard deviation) keep their initial values.
+    start: weights [F] for all or [P, F] for each, None for new weights. scale: an action in units of a score. Weights
+    of an code and of further heads (a standard deviation) keep their initial values.
     """
     if start is None:
         return members
     rows = []
-    for tensors, solved in zip(members, start.expand(len(members), -1) / scale, strict=True):
+    for tensors, solution in zip(members, start.expand(len(members), -1) / scale, strict=True):
         weights = tensors[LINEAR].clone()
-        scores = weights[: len(solved)]
-        (scores if scores.dim() == 1 else scores[:, 0]).copy_(solved.to(weights))
+        scores = weights[: len(solution)]
+        (scores if scores.dim() == 1 else scores[:, 0]).copy_(solution.to(weights))
         rows.append({**tensors, LINEAR: weights})
     return rows

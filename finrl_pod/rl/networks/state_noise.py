@@ -1,7 +1,7 @@
 """Generalised state-dependent exploration (gSDE), Raffin et al. 2021, arXiv:2005.05719, for MLP policies.
 
 Instead of fresh noise at every step, actions are perturbed by a function of the state that changes every few steps.
-With z(s) the actor's last hidden layer and E a matrix of standard normal numbers,
+With z(s) the last hidden layer of the actor and E a matrix of standard normal numbers,
 
     action = mean(s) + z(s) (exp(log_std) * E),   so that   action | s ~ N(mean(s), z(s)^2 exp(2 log_std) + epsilon).
 
@@ -70,11 +70,12 @@ class StateNoise(Gaussian):
     """Gaussian with noise matrices that are kept for `interval` steps; 0: for the whole rollout."""
 
     def __init__(self, hidden: int, interval: int) -> None:
-        self.hidden, self.interval = hidden, interval
+        self.hidden = hidden
+        self.interval = interval
 
     def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Tensor:
         """Matrices [H, P, ..., hidden, D] for actions of shape [H, ..., D] in H steps."""
         steps, *inner, size = shape
         interval = self.interval or steps
-        drawn = super().noise((-(-steps // interval), *inner, self.hidden, size), source, dtype)
-        return drawn.repeat_interleave(interval, 0)[:steps]
+        matrices = super().noise((-(-steps // interval), *inner, self.hidden, size), source, dtype)
+        return matrices.repeat_interleave(interval, 0)[:steps]

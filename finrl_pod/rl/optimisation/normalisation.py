@@ -14,9 +14,11 @@ import torch
 
 from finrl_pod.types import EnvStep, Tensor
 
-CLIP, EPSILON = 10.0, 1e-8
+CLIP = 10.0
+EPSILON = 1e-8
 FIRST_COUNT = 1e-4  # weight of the initial mean 0 and variance 1, in samples
-MEAN, VARIANCE = "seen_mean", "seen_variance"  # saved with a member's weights
+MEAN = "seen_mean"
+VARIANCE = "seen_variance"  # saved with the weights of a member
 
 
 def normalised(rows: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -36,11 +38,13 @@ class RunningMoments:
     def update(self, values: Tensor) -> None:
         """Merge values [P, E, S]."""
         values = values.double()
-        n, weight = values.shape[1], self.count.unsqueeze(1)
+        n = values.shape[1]
+        weight = self.count.unsqueeze(1)
         whole = weight + n
         change = values.mean(1) - self.mean
         squares = self.variance * weight + values.var(1, correction=0) * n + change.square() * weight * n / whole
-        self.mean, self.variance = self.mean + change * n / whole, squares / whole
+        self.mean = self.mean + change * n / whole
+        self.variance = squares / whole
         self.count = self.count + n
 
 
@@ -48,10 +52,13 @@ class RunningNormaliser:
     """Running normalisation of observations and rewards, for agents with `normalise`."""
 
     def __init__(self, discount: Tensor, size: int, dtype: torch.dtype) -> None:
-        """discount: [P]; size: S, of a row; dtype: of the results."""
-        members, device = discount.shape[0], discount.device
-        self.rows, self.sums = RunningMoments(members, size, device), RunningMoments(members, 1, device)
-        self._discount, self._dtype = discount.double().unsqueeze(1), dtype
+        """discount: [P]; size: numbers S of a row; dtype: dtype of the results."""
+        members = discount.shape[0]
+        device = discount.device
+        self.rows = RunningMoments(members, size, device)
+        self.sums = RunningMoments(members, 1, device)
+        self._discount = discount.double().unsqueeze(1)
+        self._dtype = dtype
         self._returns = torch.zeros(members, 0, dtype=torch.float64, device=device)  # discounted returns R [P, E]
 
     def start(self, observation: Tensor) -> None:
@@ -78,11 +85,11 @@ class RunningNormaliser:
         return {MEAN: self.rows.mean, VARIANCE: self.rows.variance}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of a member's `weights`."""
+        """Shapes of the `weights` of a member."""
         return {name: tuple(x.shape[1:]) for name, x in self.weights().items()}
 
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Copies of a member's state: (saved with the weights, saved with the optimiser)."""
+        """Copies of the state of a member: (saved with the weights, saved with the optimiser)."""
         rest = {
             "seen_count": self.rows.count[p],
             "sums": torch.stack([self.sums.mean[p, 0], self.sums.variance[p, 0], self.sums.count[p]]),
@@ -103,4 +110,6 @@ class RunningNormaliser:
             (self.rows, weights[MEAN], weights[VARIANCE], rest["seen_count"]),
             (self.sums, *rest["sums"]),
         ):
-            moments.mean[p], moments.variance[p], moments.count[p] = mean, variance, count
+            moments.mean[p] = mean
+            moments.variance[p] = variance
+            moments.count[p] = count

@@ -17,7 +17,7 @@ from finrl_pod.rl.native import kernels
 from finrl_pod.types import Tensor
 
 WEIGHT_NAME = re.compile(r"(^|_)w\d*$")  # of tensors that decay: no biases, standard deviations or temperatures
-CRITIC_PREFIXES = ("value_", "critic_")  # of the names of a critic's tensors
+CRITIC_PREFIXES = ("value_", "critic_")  # of the names of critic tensors
 CONSTANTS = ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON = 0.9, 0.999, 1e-8
 
 
@@ -47,25 +47,25 @@ class Parameters:
         """Gradient [P, W] of a loss that is summed over members, so that rows do not mix.
 
         partial: allow a loss that depends on some of the parameters only; the others get zeros. Otherwise raises
-        ConfigError for a parameter without effect, which a policy or a loss of the user's own may have.
+        ConfigError for a parameter without effect, as custom policies and losses may have.
         """
         if not loss.requires_grad:
             raise ConfigError("the loss does not depend on the weights: compute it from them by torch operations")
         grads = torch.autograd.grad(loss, list(self.views.values()), allow_unused=True, materialize_grads=partial)
-        if unused := [name for name, grad in zip(self.views, grads, strict=True) if grad is None]:
+        if unused_names := [name for name, grad in zip(self.views, grads, strict=True) if grad is None]:
             raise ConfigError(
-                f"the weight {unused[0]!r} gets no gradient, because the loss does not depend on it: use it in scores, "
-                "standard deviation or value, or make it only where it is used"
+                f"the weight {unused_names[0]!r} gets no gradient, because the loss does not depend on it: use it in "
+                "scores, standard deviation or value, or make it only where it is used"
             )
         return torch.cat([grad.flatten(1) for grad in grads], 1)
 
     def member(self, p: int) -> dict[str, Tensor]:
-        """Copies of one member's tensors on the CPU."""
+        """Copies of the tensors of one member on the CPU."""
         return {name: view.detach()[p].cpu().clone() for name, view in self.views.items()}
 
     @torch.no_grad()
     def load(self, p: int, values: Mapping[str, Tensor]) -> None:
-        """Overwrite one member's tensors."""
+        """Overwrite the tensors of one member."""
         for name, view in self.views.items():
             view.detach()[p].copy_(values[name])
 
@@ -80,11 +80,11 @@ class Optimiser(Protocol):
         ...
 
     def member(self, p: int) -> dict[str, Tensor]:
-        """Copies of one member's state on the CPU."""
+        """Copies of the state of one member on the CPU."""
         ...
 
     def load(self, p: int, values: Mapping[str, Tensor]) -> None:
-        """Overwrite one member's state."""
+        """Overwrite the state of one member."""
         ...
 
 
@@ -113,11 +113,11 @@ class Adam:
         second = (self.second * ADAM_DECAY_2).addcmul(gradient, gradient, value=1 - ADAM_DECAY_2)
         change = rate.unsqueeze(1) * first / ((second.sqrt() / spread.unsqueeze(1)) + self.constants[2])
         # Inactive members may hold NaN, so select instead of multiplying by zero.
-        for kept, moved in ((self.first, first), (self.second, second), (flat, flat - change)):
-            kept.copy_(torch.where(moves.unsqueeze(1), moved, kept))
+        for tensor, new_flat in ((self.first, first), (self.second, second), (flat, flat - change)):
+            tensor.copy_(torch.where(moves.unsqueeze(1), new_flat, tensor))
 
     def member(self, p: int) -> dict[str, Tensor]:
-        """Copies of one member's state on the CPU."""
+        """Copies of the state of one member on the CPU."""
         return {
             "first": self.first[p].cpu().clone(),
             "second": self.second[p].cpu().clone(),
@@ -126,14 +126,14 @@ class Adam:
 
     @torch.no_grad()
     def load(self, p: int, values: Mapping[str, Tensor]) -> None:
-        """Overwrite one member's state."""
+        """Overwrite the state of one member."""
         self.first[p].copy_(values["first"])
         self.second[p].copy_(values["second"])
         self.steps[p].copy_(values["steps"])
 
     @torch.no_grad()
     def reset(self, p: int) -> None:
-        """Reset one member's moments."""
+        """Reset the moments of one member."""
         self.first[p].zero_()
         self.second[p].zero_()
         self.steps[p].zero_()
@@ -145,18 +145,18 @@ class WeightDecay:
         w <- w - rate x decay x (w - a)                       decoupled weight decay (Loshchilov and Hutter 2019,
                                                               arXiv:1711.05101)
 
-    a is 0, or the weight before training if it is anchored: a penalty on the squared distance from the start (Li,
-    Grandvalet and Davoine 2018, arXiv:1802.01483); a critic's weights are never anchored.
+    a is 0, or the weight before training if it is is_anchored: a penalty on the squared distance from the start (Li,
+    Grandvalet and Davoine 2018, arXiv:1802.01483); the weights of critics are never anchored.
     No biases, standard deviations or temperatures shrink. The step itself may be taken anywhere, also by a kernel: the
-    optimiser's step counts tell which members took it.
+    step counts of the optimiser tell which members took it.
     """
 
-    def __init__(self, parameters: Parameters, decay: float, *, anchored: bool = False) -> None:
+    def __init__(self, parameters: Parameters, decay: float, *, is_anchored: bool = False) -> None:
         self._flat = parameters.flat
         names = [name for name, shape in parameters.shapes.items() for _ in range(torch.Size(shape).numel())]
         weights = [bool(WEIGHT_NAME.search(name)) for name in names]
         actors = [not name.startswith(CRITIC_PREFIXES) for name in names]
-        self._anchor = torch.where(torch.tensor(actors), self._flat, 0.0).clone() if anchored else 0.0
+        self._anchor = torch.where(torch.tensor(actors), self._flat, 0.0).clone() if is_anchored else 0.0
         self._decays = torch.tensor(weights).to(self._flat) * decay
         self._is_off = decay == 0
 
@@ -166,7 +166,8 @@ class WeightDecay:
         if self._is_off:
             yield
             return
-        before, steps = self._flat.detach().clone(), optimiser.steps.clone()
+        before = self._flat.detach().clone()
+        steps = optimiser.steps.clone()
         yield
         with torch.no_grad():
             rates = torch.where(optimiser.steps != steps, rate, 0.0).unsqueeze(1)
@@ -179,7 +180,8 @@ class RMSprop:
     DECAY = 0.99
 
     def __init__(self, like: Tensor, epsilon: float) -> None:
-        self.square, self.epsilon = torch.zeros_like(like), epsilon
+        self.square = torch.zeros_like(like)
+        self.epsilon = epsilon
         self.steps = torch.zeros(like.shape[0], dtype=like.dtype, device=like.device)  # of this process, for the decay
 
     @torch.no_grad()
@@ -187,17 +189,17 @@ class RMSprop:
         """Update `flat` [P, W] in place, see `Adam.step`."""
         self.steps += 1 if active is None else active
         square = (self.square * self.DECAY).addcmul(gradient, gradient, value=1 - self.DECAY)
-        moved = flat - learning_rate.unsqueeze(1) * gradient / (square.sqrt() + self.epsilon)
-        for kept, new in ((self.square, square), (flat, moved)):
-            kept.copy_(new if active is None else torch.where(active.unsqueeze(1), new, kept))
+        new_flat = flat - learning_rate.unsqueeze(1) * gradient / (square.sqrt() + self.epsilon)
+        for tensor, new in ((self.square, square), (flat, new_flat)):
+            tensor.copy_(new if active is None else torch.where(active.unsqueeze(1), new, tensor))
 
     def member(self, p: int) -> dict[str, Tensor]:
-        """Copies of one member's state on the CPU."""
+        """Copies of the state of one member on the CPU."""
         return {"square": self.square[p].cpu().clone()}
 
     @torch.no_grad()
     def load(self, p: int, values: Mapping[str, Tensor]) -> None:
-        """Overwrite one member's state."""
+        """Overwrite the state of one member."""
         self.square[p].copy_(values["square"])
 
 

@@ -25,7 +25,8 @@ class TargetNetwork:
     """Target network: name -> [R, ...] views without gradients, updated by Polyak averaging."""
 
     def __init__(self, parameters: Parameters) -> None:
-        self.source, self.flat = parameters, parameters.flat.clone()
+        self.source = parameters
+        self.flat = parameters.flat.clone()
         self.views = parameters.views_of(self.flat)
 
     @torch.no_grad()
@@ -65,22 +66,25 @@ class TrainState:
         alive: Tensor,
         weight_decay: float = 0.0,
         *,
-        anchored: bool = False,
+        is_anchored: bool = False,
     ) -> None:
         """settings: learning_rate, tau and max_grad_norm, [P] each. Others: see `WeightDecay`; of critics to zero."""
         self.parts: dict[str, Part] = {}
         self.targets: dict[str, TargetNetwork] = {}
         self._decays: dict[str, WeightDecay] = {}
-        self.alive, self.members, self.device = alive, len(alive), alive.device
-        self._settings, self._weight_decay = settings, weight_decay
-        self._anchored = anchored
+        self.alive = alive
+        self.members = len(alive)
+        self.device = alive.device
+        self._settings = settings
+        self._weight_decay = weight_decay
+        self._is_anchored = is_anchored
 
     def add(self, name: str, rows: Sequence[Mapping[str, Tensor]], *, per: int = 1, target: bool = False) -> None:
         """Add a part with these initial rows, and a target network for it if `target`."""
         parameters = Parameters(rows, self.device)
         self.parts[name] = Part(parameters, Adam(parameters.flat), per)
-        anchored = self._anchored and name != CRITIC
-        self._decays[name] = WeightDecay(parameters, self._weight_decay, anchored=anchored)
+        is_anchored = self._is_anchored and name != CRITIC
+        self._decays[name] = WeightDecay(parameters, self._weight_decay, is_anchored=is_anchored)
         if target:
             self.targets[name] = TargetNetwork(parameters)
 
@@ -104,12 +108,13 @@ class TrainState:
     def apply_gradient(self, name: str, gradient: Tensor, loss: Tensor, factor: RateFactor) -> Tensor:
         """`gradient_step` with a given gradient [R, W] of the loss [R]."""
         _, optimiser, per = self.parts[name]
-        rate, limit = self._rows("learning_rate", per, factor), self._rows("max_grad_norm", per)
+        rate = self._rows("learning_rate", per, factor)
+        limit = self._rows("max_grad_norm", per)
         with self._decays[name].after_step(optimiser, rate):
             return self._step(name, gradient, loss, rate, limit)
 
     def _step(self, name: str, gradient: Tensor, loss: Tensor, rate: Tensor, limit: Tensor) -> Tensor:
-        """`apply_gradient` without weight decay. rate, limit of the gradient's norm: [R]."""
+        """`apply_gradient` without weight decay. rate, limit of the gradient norm: [R]."""
         parameters, optimiser, per = self.parts[name]
         if kernels.is_supported(parameters.flat, gradient, loss):
             state = (parameters.flat, optimiser.first, optimiser.second, optimiser.steps)
@@ -130,7 +135,7 @@ class TrainState:
             target.polyak_update(self._rows("tau", per), self._active(per))
 
     def _rows(self, name: str, per: int, factor: RateFactor = 1.0) -> Tensor:
-        """A setting times a factor, repeated for each of a member's `per` rows: [R].
+        """A setting times a factor, repeated for each of the `per` rows of a member: [R].
 
         Read from the settings at every step, because a callback may change them.
         """
@@ -143,14 +148,13 @@ class TrainState:
             return None
         return self.alive.repeat_interleave(per) if per > 1 else self.alive
 
-    # ------------------------------------------------------------------ a member's state
-
     def member(self, p: int) -> dict[str, Tensor]:
-        """Copies of a member's rows on the CPU: parameters, optimiser state, targets."""
+        """Copies of the rows of a member on the CPU: parameters, optimiser state, targets."""
         state: dict[str, Tensor] = {}
         for name, (parameters, optimiser, per) in self.parts.items():
             for i in range(per):
-                row, prefix = p * per + i, f"{name}.{i}."
+                row = p * per + i
+                prefix = f"{name}.{i}."
                 state[prefix + "parameters"] = parameters.flat[row].cpu().clone()
                 state |= {prefix + key: value for key, value in optimiser.member(row).items()}
                 if name in self.targets:
@@ -170,7 +174,8 @@ class TrainState:
                 )
         for name, (parameters, optimiser, per) in self.parts.items():
             for i in range(per):
-                row, prefix = p * per + i, f"{name}.{i}."
+                row = p * per + i
+                prefix = f"{name}.{i}."
                 parameters.flat[row].copy_(state[prefix + "parameters"])
                 own = {key.removeprefix(prefix): x for key, x in state.items() if key.startswith(prefix)}
                 optimiser.load(row, own)

@@ -71,8 +71,11 @@ class GraphedIterations:
         restore: Callable[[Mapping[str, Tensor]], None],
     ) -> None:
         """save, restore: the state of a learner, restored in place."""
-        self._algorithm, self._collector, self._make = algorithm, collector, make_graph
-        self._save, self._restore = save, restore
+        self._algorithm = algorithm
+        self._collector = collector
+        self._make = make_graph
+        self._save = save
+        self._restore = restore
         self._factor = torch.ones_like(algorithm.settings["learning_rate"])
         self._metrics: Metrics = {}
         self._graph: Graph | None = None
@@ -96,7 +99,8 @@ class GraphedIterations:
         else:
             self._factor.fill_(rate_factor)
         if self._graph is not None and self._addresses != self._now_at():
-            self._graph, self._warm = None, 0
+            self._graph = None
+            self._warm = 0
         if self._graph is not None:
             self._graph.replay()
         elif self._warm < WARM_UP:
@@ -104,20 +108,21 @@ class GraphedIterations:
             self._run()
         else:
             return self._capture()
-        return self._copied()
+        return self._copy_metrics()
 
     def _run(self) -> None:
         self._metrics = self._algorithm.iterate(self._collector, self._factor)
 
-    def _copied(self) -> Metrics:
-        """The last metrics, which a replay overwrites."""
+    def _copy_metrics(self) -> Metrics:
+        """Copies of the last metrics: a replay overwrites them."""
         return {name: column.clone() for name, column in self._metrics.items()}
 
     def _capture(self) -> Metrics:
         """Do an iteration eagerly and record it; keep the graph if it repeats this and the next iteration."""
         before = self._save()
         self._run()
-        first, metrics = self._save(), self._copied()
+        first = self._save()
+        metrics = self._copy_metrics()
         self._run()
         second = self._save()
         self._restore(before)
@@ -126,10 +131,10 @@ class GraphedIterations:
         except RuntimeError as error:
             self._refuse((str(error).splitlines() or ["unknown"])[0])
         else:
-            repeated = [self._save()]
+            graph_states = [self._save()]
             graph.replay()
-            repeated.append(self._save())
-            odd = [name for pair in zip((first, second), repeated, strict=True) for name in _differences(*pair)]
+            graph_states.append(self._save())
+            odd = [name for pair in zip((first, second), graph_states, strict=True) for name in _differences(*pair)]
             if odd:
                 self._refuse(f"replayed iterations give another {odd[0]}")
             else:
@@ -144,7 +149,8 @@ class GraphedIterations:
 
     def _now_at(self) -> tuple[int, ...]:
         """Addresses of what an iteration begins with: environments, observation, settings, weights."""
-        env, algorithm = self._collector.env, self._algorithm
+        env = self._collector.env
+        algorithm = self._algorithm
         state = env.checkpoint() if isinstance(env, MarketVecEnv) else {}
         tensors = (*state.values(), *algorithm.settings.values(), *algorithm.weights().values(), algorithm.alive)
         return tuple(x.data_ptr() for x in (*tensors, *self._collector.observation))
@@ -161,16 +167,17 @@ def _obstacle(algorithm: Algorithm, collector: RolloutCollector) -> str:
     if not isinstance(algorithm, PPO):
         return f"{type(algorithm).__name__} decides on the host from one iteration to the next"
     if not isinstance(collector.env, MarketVecEnv):
-        return f"{type(collector.env).__name__} is no market, whose buffers stay where they are"
+        return f"{type(collector.env).__name__} is no market with buffers at fixed addresses"
     if algorithm.regularisers is not None:
         return "the H-term and the diversity bonus choose trajectories and neighbours on the host"
     return ""
 
 
-def _differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+def _differences(expected_state: Mapping[str, Tensor], graph_state: Mapping[str, Tensor]) -> list[str]:
     """Names of numbers that differ."""
     return [
         name
-        for name, x in expected.items()
-        if x.is_floating_point() and not torch.allclose(x, found[name], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+        for name, x in expected_state.items()
+        if x.is_floating_point()
+        and not torch.allclose(x, graph_state[name], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
     ]

@@ -46,7 +46,7 @@ class Learner:
         dtype: torch.dtype = torch.float32,
         start: Tensor | None = None,
     ) -> None:
-        """env: its `member_ids` key the members' random generators. config: of any algorithm, PPO if None.
+        """env: its `member_ids` key the random generators. config: settings of any algorithm, by default PPO.
 
         threads: CPU threads, 0 keeps the current number. start: solved weights, see `make_algorithm`.
 
@@ -55,12 +55,16 @@ class Learner:
         if threads:
             use_threads(threads)
         keep_freed_memory()
-        self.env, self.config, self.seed = env, config or PPOConfig(), seed
-        self._hyperparameters, self._dtype, self._start = hyperparameters, dtype, start
+        self.env = env
+        self.config = config or PPOConfig()
+        self.seed = seed
+        self._hyperparameters = hyperparameters
+        self._dtype = dtype
+        self._start = start
         self.algorithm = self._make_algorithm()
         self.samples = [0] * env.members
         self._collector: RolloutCollector | None = None
-        self._graphed: GraphedIterations | None = None
+        self._graph_runner: GraphedIterations | None = None
 
     def _make_algorithm(self) -> Algorithm:
         return make_algorithm(
@@ -74,13 +78,15 @@ class Learner:
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle holds: the algorithm as its settings and state, no kernels and no captured graphs."""
-        kept = {name: x for name, x in vars(self).items() if name not in ("algorithm", "_graphed")}
-        return {**kept, "settings": self.algorithm.settings, "agents": self._agents()}
+        attributes = {name: x for name, x in vars(self).items() if name not in ("algorithm", "_graphed")}
+        return {**attributes, "settings": self.algorithm.settings, "agents": self._agents()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        settings, agents = state["settings"], state["agents"]
+        settings = state["settings"]
+        agents = state["agents"]
         self.__dict__ |= {name: x for name, x in state.items() if name not in ("settings", "agents")}
-        self.algorithm, self._graphed = self._make_algorithm(), None
+        self.algorithm = self._make_algorithm()
+        self._graph_runner = None
         for name, column in self.algorithm.settings.items():
             column.copy_(settings[name])
         self._restore_agents(agents)
@@ -102,18 +108,19 @@ class Learner:
         callback: Callback | None = None,
         schedule: Callable[[int], float] | None = None,
     ) -> Metrics:
-        """Train on at least `samples` environment steps per member; returns the last iteration's metrics [P].
+        """Train on at least `samples` environment steps per member; returns the metrics of the last iteration [P].
 
         callback(learner, metrics) is called after every iteration; returning False stops. schedule: age of a member
-        (samples since its weights were new) -> factor of its learning rate; by default the config's schedule over this
-        call.
+        (samples since its weights were new) -> factor of its learning rate; by default the schedule of the config over
+        this call.
         """
         if samples < 1:
             raise ConfigError(f"samples must be at least 1, got {samples}")
         linear = isinstance(self.config, TrainedAgentConfig) and self.config.learning_rate_schedule == "linear"
-        each, like = self.iteration_samples, self.algorithm.settings.get("learning_rate", torch.zeros(()))
+        each = self.iteration_samples
+        like = self.algorithm.settings.get("learning_rate", torch.zeros(()))
         metrics: Metrics = {}
-        if self._graphed is None and like.device.type == "cuda":
+        if self._graph_runner is None and like.device.type == "cuda":
             self.use_graphs(CudaGraph)
         for i in range(-(-samples // each)):
             if schedule is None:
@@ -127,19 +134,19 @@ class Learner:
 
     def use_graphs(self, make_graph: MakeGraph) -> GraphedIterations:
         """Replay iterations by captured graphs where they can be captured; on CUDA devices `learn` does so itself."""
-        self._graphed = GraphedIterations(self.algorithm, self.collector, make_graph, self.checkpoint, self.resume)
-        return self._graphed
+        self._graph_runner = GraphedIterations(self.algorithm, self.collector, make_graph, self.checkpoint, self.resume)
+        return self._graph_runner
 
     def _iterate(self, rate_factor: RateFactor) -> Metrics:
         precision = self.config.matmul_precision if isinstance(self.config, TrainedAgentConfig) else "float32"
         with matmul_precision(precision, self.algorithm.alive.device):
-            if self._graphed is not None:
-                return self._graphed.iterate(rate_factor)
+            if self._graph_runner is not None:
+                return self._graph_runner.iterate(rate_factor)
             return self.algorithm.iterate(self.collector, rate_factor)
 
     @property
     def collector(self) -> RolloutCollector:
-        """Steps the environments, which are reset on first access."""
+        """Steps the environments; they are reset on first access."""
         if self._collector is None:
             self._collector = RolloutCollector(self.env, self.seed)
         return self._collector
@@ -180,8 +187,8 @@ class Learner:
     def checkpoint(self, since: int = 0) -> dict[str, Tensor]:
         """State from which an identically created Learner continues exactly: name -> CPU tensor.
 
-        Includes the slots' random generators, replay buffers and environments. since: buffer items saved before, which
-        are omitted; newer ones are included as "slot.NAME" [P, n, ...].
+        Includes the slots' random generators, replay buffers and environments. since: number of buffer items saved
+        before; newer ones are included as "slot.NAME" [P, n, ...].
         """
         self.collector  # noqa: B018  resets the environments the first time
         world = {f"world.{name}": x.cpu().clone() for name, x in _resumable(self.env).checkpoint().items()}
@@ -230,12 +237,14 @@ class Learner:
                 f"set agent.algorithm = {theirs!r}"
             )
         shapes = {name: tuple(value.shape) for name, value in snapshot.weights.items()}
-        expected = self.algorithm.shapes()
-        if shapes != expected:
-            odd = min(name for name in shapes.keys() | expected.keys() if shapes.get(name) != expected.get(name))
+        expected_shapes = self.algorithm.shapes()
+        if shapes != expected_shapes:
+            odd = min(
+                name for name in shapes.keys() | expected_shapes.keys() if shapes.get(name) != expected_shapes.get(name)
+            )
             raise RunError(
                 f"snapshot {snapshot.id} does not fit this agent: {odd} has shape {shapes.get(odd)}, "
-                f"expected {expected.get(odd)}; use the policy, hidden sizes and features it was trained with"
+                f"expected {expected_shapes.get(odd)}; use the policy, hidden sizes and features it was trained with"
             )
         if not self.algorithm.alive[p]:  # its accounts and buffers contain NaN too
             raise RunError(

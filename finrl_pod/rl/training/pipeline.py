@@ -35,7 +35,8 @@ from finrl_pod.user_files import own_failures
 
 AHEAD = 8  # iterations by which the collector may lead the learner; also the limit of updates at once, in iterations
 WAIT = 2e-4  # seconds between polls
-SAMPLE_SECONDS, END_SECONDS = 120.0, 10.0  # limits on the wait for a sample, and for the end of the collector
+SAMPLE_SECONDS = 120.0
+END_SECONDS = 10.0  # limits on the wait for a sample, and for the end of the collector
 SAMPLES, WRITTEN, UPDATES, VERSION, STOP, RESTARTS, COUNTS = range(7)  # indices of the shared counts
 
 MakeEnv = Callable[[], VecEnv]
@@ -45,8 +46,8 @@ MakeEnv = Callable[[], VecEnv]
 class _Shared:
     """What the processes of a pipeline share: tensors in shared memory, and the lock of the weights.
 
-    data: tensors of the replay buffer; margin: its oldest items, which are not sampled. versions: [C] updates that the
-    acting weights of each item had; weights: latest acting weights; counts: indexed by SAMPLES, WRITTEN, ...
+    data: tensors of the replay buffer; margin: number of its oldest items, never sampled. versions: [C] updates that
+    the acting weights of each item had; weights: latest acting weights; counts: indexed by SAMPLES, WRITTEN, ...
     """
 
     config: OffPolicyConfig
@@ -83,21 +84,24 @@ class SharedReplay(Replay):
     """Replay buffer written by another process. The oldest items are not sampled, as they may be overwritten."""
 
     def __init__(self, data: dict[str, Tensor], margin: int, device: torch.device) -> None:
-        """device: of the sampled batches. margin: oldest items that are not sampled."""
+        """device: device of the sampled batches. margin: oldest items that are not sampled."""
         first = next(iter(data.values()))
-        self.data, self.device, self._storage_device = data, device, first.device
+        self.data = data
+        self.device = device
+        self._storage_device = first.device
         self.members, self.capacity = first.shape[:2]
-        self.written, self.margin = 0, margin
+        self.written = 0
+        self.margin = margin
 
     @property
     def count(self) -> int:
         """Items of each member that may be sampled."""
         return min(self.written, self.capacity - self.margin)
 
-    def take(self, chosen: Tensor) -> dict[str, Tensor]:
+    def take(self, indices: Tensor) -> dict[str, Tensor]:
         """`Replay.take` with indices that count back from the newest item, 0."""
-        drawn = super().take(((self.written - 1 - chosen) % self.capacity).to(self._storage_device))
-        return {name: x.to(self.device) for name, x in drawn.items()}
+        items = super().take(((self.written - 1 - indices) % self.capacity).to(self._storage_device))
+        return {name: x.to(self.device) for name, x in items.items()}
 
 
 class Pipeline:
@@ -120,11 +124,14 @@ class Pipeline:
         """
         if not isinstance(config, OffPolicyConfig):
             raise ConfigError(f"an async pipeline needs an off-policy algorithm, got {config.algorithm}")
-        self.env, self.config, self.timeout = make_env(), config, timeout
+        self.env = make_env()
+        self.config = config
+        self.timeout = timeout
         algorithm = _make_off_policy(config, self.env, seed)
         self.samples_per_iteration = algorithm.steps_per_iteration * self.env.envs  # of a member
         margin = AHEAD * algorithm.steps_per_iteration * algorithm.adapter.groups
-        data, capacity = algorithm.replay.data, algorithm.replay.capacity
+        data = algorithm.replay.data
+        capacity = algorithm.replay.capacity
         if capacity < 2 * margin:
             raise ConfigError(
                 f"agent.buffer_size must be at least {2 * margin * algorithm.adapter.accounts} in an async pipeline, "
@@ -133,7 +140,7 @@ class Pipeline:
         self.algorithm = algorithm if make_here is None else _make_with_minimal_buffer(config, make_here(), seed)
         context = mp.get_context("spawn")
         try:
-            self._shared = _Shared(
+            self._link = _Shared(
                 config,
                 seed,
                 data,
@@ -149,9 +156,9 @@ class Pipeline:
                 f"{error}; lower it or give the container more (docker run --shm-size)"
             ) from None
         self.algorithm.replay = SharedReplay(data, margin, self.algorithm.device)
-        self._counts = self._shared.counts
+        self._counts = self._link.counts
         self._pipe, self._child_end = context.Pipe(duplex=False)
-        arguments = (this_process(), make_env, self._shared, self._child_end)
+        arguments = (this_process(), make_env, self._link, self._child_end)
         self._process = context.Process(target=_collect, args=arguments, daemon=False)
         self._seconds = 0.0
         self._total_staleness = 0.0
@@ -181,32 +188,36 @@ class Pipeline:
     ) -> PipelineStats:
         """Train until `samples` samples per member are collected and learned from.
 
-        after(pipeline, finished episodes) is called periodically; returning False stops. Raises the collector's errors,
-        and RunError if it sends no sample for `timeout` seconds.
+        after(pipeline, finished episodes) is called periodically; returning False stops. Raises the errors of the
+        collector, and RunError if it sends no sample for `timeout` seconds.
         """
-        config, algorithm, counts = self.config, self.algorithm, self._counts
+        config = self.config
+        algorithm = self.algorithm
+        counts = self._counts
         per_sample = config.gradient_steps / self.samples_per_iteration
-        decays, total = config.learning_rate_schedule == "linear", max(samples - config.learning_starts, 1) * per_sample
-        began = last = fresh = time.perf_counter()
+        decays = config.learning_rate_schedule == "linear"
+        total = max(samples - config.learning_starts, 1) * per_sample
+        start_time = last = fresh = time.perf_counter()
         before = -1
         while True:
-            collected = min(int(counts[SAMPLES]), samples)
-            if collected > before:
-                before, fresh = collected, time.perf_counter()
-            learned_from = collected - config.learning_starts
+            sample_count = min(int(counts[SAMPLES]), samples)
+            if sample_count > before:
+                before = sample_count
+                fresh = time.perf_counter()
+            learned_from = sample_count - config.learning_starts
             due = max(learned_from, 0) * config.gradient_steps // self.samples_per_iteration - algorithm.updates
             self._register_items(int(counts[WRITTEN]))
             if due > 0:
-                algorithm.samples = collected
-                algorithm.ages.fill_(collected)
+                algorithm.samples = sample_count
+                algorithm.ages.fill_(sample_count)
                 factor = max(1 - algorithm.updates / total, 0.0) if decays else 1.0
                 algorithm.learn(min(due, AHEAD * config.gradient_steps), factor)
                 self._publish_weights()
                 fresh = time.perf_counter()  # the collector may have waited for this
-            elif collected >= samples:
+            elif sample_count >= samples:
                 break
             elif time.perf_counter() - fresh > self.timeout:
-                self._receive_episodes()  # raises the collector's own error, if there is one
+                self._receive_episodes()  # raises the error of the collector, if there is one
                 raise RunError(
                     f"the collector has sent no sample for {self.timeout:g} s, the limit: its environment hangs "
                     "while it is created, in reset() or in step()"
@@ -214,7 +225,7 @@ class Pipeline:
             else:
                 time.sleep(WAIT)
             now = time.perf_counter()
-            self._seconds = now - began
+            self._seconds = now - start_time
             if now - last > 0.1:
                 last = now
                 if after(self, self._receive_episodes()) is False:
@@ -225,7 +236,8 @@ class Pipeline:
     @property
     def stats(self) -> PipelineStats:
         """Progress so far."""
-        samples, updates = int(self._counts[SAMPLES]), self.algorithm.updates
+        samples = int(self._counts[SAMPLES])
+        updates = self.algorithm.updates
         learned_from = max(samples - self.config.learning_starts, 0)
         stale = self._total_staleness / self._new_items if self._new_items else 0.0
         return PipelineStats(
@@ -241,27 +253,27 @@ class Pipeline:
     def _acting_weights(self) -> Tensor:
         return self.algorithm.train_state.parts[self.algorithm.acting_part].parameters.flat
 
-    def _register_items(self, written: int) -> None:
+    def _register_items(self, item_count: int) -> None:
         """Register newly written items and the age of their weights."""
         replay = self.algorithm.replay
-        if written == replay.written:
+        if item_count == replay.written:
             return
-        rows = torch.arange(max(replay.written, written - replay.capacity), written) % replay.capacity
+        rows = torch.arange(max(replay.written, item_count - replay.capacity), item_count) % replay.capacity
         if self.algorithm.updates:
-            behind = self.algorithm.updates - self._shared.versions[rows]
+            behind = self.algorithm.updates - self._link.versions[rows]
             self._total_staleness += float(behind.sum())
             self._new_items += len(rows)
             self._max_staleness = max(self._max_staleness, int(behind.max()))
-        replay.written = written
+        replay.written = item_count
 
     def _publish_weights(self) -> None:
-        while not self._shared.lock.acquire(timeout=1.0):  # the collector may have been killed while holding the lock
+        while not self._link.lock.acquire(timeout=1.0):  # the collector may have been killed while holding the lock
             self._check_collector()
         try:
-            self._shared.weights.copy_(self._acting_weights())
+            self._link.weights.copy_(self._acting_weights())
             self._counts[VERSION] = self.algorithm.updates
         finally:
-            self._shared.lock.release()
+            self._link.lock.release()
         self._counts[UPDATES] = self.algorithm.updates
 
     def _receive_episodes(self) -> list[Any]:
@@ -292,11 +304,11 @@ def _make_off_policy(config: OffPolicyConfig, env: VecEnv, seed: int) -> OffPoli
 
 
 def _make_with_minimal_buffer(config: OffPolicyConfig, env: VecEnv, seed: int) -> OffPolicy:
-    """An algorithm with a minimal buffer, which is replaced by the shared one."""
+    """An algorithm with a minimal buffer, to be replaced by the shared one."""
     return _make_off_policy(dataclasses.replace(config, buffer_size=max(config.batch_size, env.envs)), env, seed)
 
 
-def _collect(parent: Parent, make_env: MakeEnv, shared: _Shared, pipe: Any) -> None:
+def _collect(parent: Parent, make_env: MakeEnv, link: _Shared, pipe: Any) -> None:
     """Main function of the collector process."""
     die_with_parent(parent)
     torch.set_num_threads(1)
@@ -304,9 +316,9 @@ def _collect(parent: Parent, make_env: MakeEnv, shared: _Shared, pipe: Any) -> N
     try:
         with own_failures():
             env = make_env()
-            algorithm = _make_with_minimal_buffer(shared.config, env, shared.seed)
-            algorithm.replay = SharedReplay(shared.data, shared.margin, algorithm.device)
-            _collect_loop(algorithm, RolloutCollector(env, shared.seed), shared, pipe)
+            algorithm = _make_with_minimal_buffer(link.config, env, link.seed)
+            algorithm.replay = SharedReplay(link.data, link.margin, algorithm.device)
+            _collect_loop(algorithm, RolloutCollector(env, link.seed), link, pipe)
     except InputError as error:
         pipe.send(("refused", str(error)))
     except (FinrlPodError, ValueError, RuntimeError) as error:
@@ -316,10 +328,10 @@ def _collect(parent: Parent, make_env: MakeEnv, shared: _Shared, pipe: Any) -> N
             env.close()
 
 
-def _collect_loop(algorithm: OffPolicy, collector: RolloutCollector, shared: _Shared, pipe: Any) -> None:
+def _collect_loop(algorithm: OffPolicy, collector: RolloutCollector, link: _Shared, pipe: Any) -> None:
     config = algorithm.config
     replay = algorithm.replay
-    counts = shared.counts
+    counts = link.counts
     samples_per_iteration = algorithm.steps_per_iteration * collector.env.envs
     ahead = AHEAD * samples_per_iteration
     per_sample = config.gradient_steps / samples_per_iteration
@@ -331,14 +343,14 @@ def _collect_loop(algorithm: OffPolicy, collector: RolloutCollector, shared: _Sh
             time.sleep(WAIT)
             continue
         if int(counts[VERSION]) != version:
-            with shared.lock:
-                acting.copy_(shared.weights)
+            with link.lock:
+                acting.copy_(link.weights)
                 version = int(counts[VERSION])
         start = replay.written
         algorithm.collect(collector)
         if algorithm.device.type == "cuda":
             torch.cuda.synchronize(algorithm.device)  # write the items before counting them
-        shared.versions[torch.arange(start, replay.written) % replay.capacity] = version
+        link.versions[torch.arange(start, replay.written) % replay.capacity] = version
         if pool is not None:
             counts[RESTARTS] = pool.worker_restarts
             # Before the samples are counted: a learner that has seen them all then has their episodes, too.
