@@ -170,5 +170,5 @@ def test_pipeline_with_learner_on_a_device_and_collector_on_the_cpu() -> None:
             assert pipeline.algorithm.device.type == NAME
             assert all(x.device.type == "cpu" for x in pipeline.algorithm.replay.data.values())
             assert float((pipeline._acting_weights() - start).abs().max()) > 1e-3
-            assert torch.equal(pipeline._weights, pipeline._acting_weights().cpu())
+            assert torch.equal(pipeline._link.weights, pipeline._acting_weights().cpu())
         assert metrics.updates == 200 - 40

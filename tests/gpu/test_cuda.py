@@ -112,7 +112,7 @@ def test_a_pipeline_that_steps_on_the_cpu_and_learns_on_the_device() -> None:
     agent = SACConfig(policy="mlp", hidden=(16,), batch_size=16, buffer_size=400, learning_starts=40, gradient_steps=2)
     with Pipeline(make_env, agent, seed=1, make_here=functools.partial(make_env, device=DEVICE)) as pipeline:
         figures = pipeline.learn(600)
-        assert torch.equal(pipeline._weights, pipeline._acting_weights().cpu())
+        assert torch.equal(pipeline._link.weights, pipeline._acting_weights().cpu())
     assert figures.updates == 600 - 40
 
 

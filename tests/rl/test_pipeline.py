@@ -97,7 +97,7 @@ def test_collector_ignores_sigterm() -> None:
 def test_collector_killed_while_holding_the_lock_is_detected() -> None:
     with Pipeline(PENDULUM, SACConfig(**SMALL), seed=1) as pipeline:
         pipeline.learn(100)
-        pipeline._shared.lock.acquire()
+        pipeline._link.lock.acquire()
         pipeline._process.kill()
         pipeline._process.join()
         with pytest.raises(RunError, match="ended with exit code -9"):
