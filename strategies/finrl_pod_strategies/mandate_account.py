@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -56,6 +56,14 @@ class DesiredTilts(NamedTuple):
 
     weights: Floats
     allowed: float
+
+
+class AccountState(TypedDict):
+    """Virtual holdings after a decision as plain JSON values: ISO time, weights by symbol, and turnover budget."""
+
+    time: str
+    weights: dict[str, float]
+    budget: float | None
 
 
 class MandateAccount:
@@ -112,7 +120,7 @@ class MandateAccount:
         """Virtual holdings and turnover budget at the last bar of the window, before its decision."""
         return self._virtual(window, torch.from_numpy(positions.weights), bars_per_year(window.times))
 
-    def state(self) -> dict[str, Any] | None:
+    def state(self) -> AccountState | None:
         """Virtual holdings after the last decision as plain JSON values; None before the first decision."""
         if self._virtual_holdings is None or self._time is None:
             return None
@@ -197,7 +205,7 @@ class BasePortfolio:
         """A copy without virtual holdings."""
         return BasePortfolio(self.mandate, self.leverage, self.name)
 
-    def state(self) -> dict[str, Any] | None:
+    def state(self) -> AccountState | None:
         """Virtual holdings, see `MandateAccount.state`."""
         return self.account.state()
 

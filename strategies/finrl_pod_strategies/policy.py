@@ -159,7 +159,7 @@ class PolicyStrategy:
             fresh.account = MandateAccount(self.mandate, self.rules.leverage)
         return fresh
 
-    def state(self) -> dict[str, Any] | None:
+    def state(self) -> Mapping[str, Any] | None:
         """Virtual holdings of the mandate (`MandateAccount.state`), and under "observed" what else the agents observe.
 
         None without a mandate for agents that observe nothing else, and before the first decision.

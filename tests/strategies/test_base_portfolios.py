@@ -14,7 +14,7 @@ from finrl_pod.types import MarketTensor, Panel
 def test_a_month_is_computed_once(stocks: tuple[Panel, MarketTensor], monkeypatch: pytest.MonkeyPatch) -> None:
     panel, lookback = stocks[0], base_lookback("inverse_volatility")
     calls, compute = [], base_portfolios._weights
-    monkeypatch.setattr(base_portfolios, "_remembered", {})
+    monkeypatch.setattr(base_portfolios, "_month_cache", {})
     monkeypatch.setattr(base_portfolios, "_weights", lambda *terms: calls.append(terms) or compute(*terms))
     march = np.flatnonzero(panel.times.astype("datetime64[M]") == np.datetime64("2019-03"))
     weights = [base_at("inverse_volatility", window_at(panel, int(t), lookback)) for t in march]

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,15 +35,6 @@ SCORE_SCALE = 0.7  # standard deviation of the scores of the solved policy
 RIDGE = 1.0  # weight of the identity beside the correlations
 SWEEPS = 300  # of coordinate descent; 10 features converge within 50
 MIN_RELATIVE_RISK = 1e-6  # of the alpha of a feature, relative to the riskiest; below it the feature tilts nothing
-FREE_TRADING: dict[str, Any] = {
-    "cost_bps": 0.0,
-    "half_spread": "constant",
-    "half_spread_bps": 0.0,
-    "per_share": 0.0,
-    "per_share_minimum": 0.0,
-    "cost_model": "",
-    "impact": 0.0,
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +64,16 @@ def tilt_returns(
     _, assets, features = market.shape
     spec = PolicySpec("linear", assets, features, assets, (), action="tilt")
     weights = torch.cat([torch.zeros(1, features), TILT_SCORE * torch.eye(features)]).to(market.features)
-    free = dataclasses.replace(environment, **FREE_TRADING)
+    free = dataclasses.replace(
+        environment,
+        cost_bps=0.0,
+        half_spread="constant",
+        half_spread_bps=0.0,
+        per_share=0.0,
+        per_share_minimum=0.0,
+        cost_model="",
+        impact=0.0,
+    )
     ledgers = (
         run_members(MeanActor(spec), {LINEAR: weights}, market, rules, first, last, mandate)
         for rules in (environment, free)

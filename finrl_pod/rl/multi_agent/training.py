@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.protocols import MultiAgentVecEnv
@@ -95,15 +96,9 @@ def train_agents(
     return LearnerPolicy(learner, view)
 
 
-def default_ppo(**changes: object) -> PPOConfig:
+def default_ppo(**changes: Any) -> PPOConfig:
     """Settings of PPO that suit episodes of some ten steps with costs alone."""
-    base: Mapping[str, object] = {
-        "policy": "mlp",
-        "hidden": (32, 32),
-        "horizon": 20,
-        "gamma": 1.0,
-        "gae_lambda": 0.95,
-        "log_std_init": -1.5,
-        "epochs": 4,
-    }
-    return PPOConfig(**{**base, **changes})  # type: ignore[arg-type]
+    config = PPOConfig(
+        policy="mlp", hidden=(32, 32), horizon=20, gamma=1.0, gae_lambda=0.95, log_std_init=-1.5, epochs=4
+    )
+    return dataclasses.replace(config, **changes)

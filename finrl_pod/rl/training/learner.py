@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,6 +30,20 @@ from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig, Trained
 from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
 
 Callback = Callable[["Learner", Metrics], bool | None]
+
+
+class _LearnerState(NamedTuple):
+    """State of a copied or pickled learner: settings and state of the algorithm, no kernels and no captured graphs."""
+
+    env: VecEnv
+    config: AgentConfig
+    seed: int
+    hyperparameters: Sequence[Mapping[str, float]] | None
+    dtype: torch.dtype
+    start: Tensor | None
+    collector: RolloutCollector | None
+    settings: dict[str, Tensor]
+    agents: dict[str, Tensor]
 
 
 class Learner:
@@ -76,20 +90,32 @@ class Learner:
             start=self._start,
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a pickle holds: the algorithm as its settings and state, no kernels and no captured graphs."""
-        attributes = {name: x for name, x in vars(self).items() if name not in ("algorithm", "_graphed")}
-        return {**attributes, "settings": self.algorithm.settings, "agents": self._agents()}
+    def __getstate__(self) -> _LearnerState:
+        return _LearnerState(
+            self.env,
+            self.config,
+            self.seed,
+            self._hyperparameters,
+            self._dtype,
+            self._start,
+            self._collector,
+            self.algorithm.settings,
+            self._agents(),
+        )
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        settings = state["settings"]
-        agents = state["agents"]
-        self.__dict__ |= {name: x for name, x in state.items() if name not in ("settings", "agents")}
-        self.algorithm = self._make_algorithm()
+    def __setstate__(self, state: _LearnerState) -> None:
+        self.env = state.env
+        self.config = state.config
+        self.seed = state.seed
+        self._hyperparameters = state.hyperparameters
+        self._dtype = state.dtype
+        self._start = state.start
+        self._collector = state.collector
         self._graph_runner = None
+        self.algorithm = self._make_algorithm()
         for name, column in self.algorithm.settings.items():
-            column.copy_(settings[name])
-        self._restore_agents(agents)
+            column.copy_(state.settings[name])
+        self._restore_agents(state.agents)
 
     @property
     def alive(self) -> list[bool]:
