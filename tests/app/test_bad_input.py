@@ -135,7 +135,7 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
         "features.names is empty; name at least one feature",
     ),
     "no minibatches": (("minibatches = 2", "minibatches = 0"), "agent.minibatches is out of its range, got 0"),
-    "too long horizon": (("horizon = 8", "horizon = 41"), "agent.horizon must be at most the episode's window of 40"),
+    "too long horizon": (("horizon = 8", "horizon = 41"), "agent.horizon must be at most the window of 40"),
     "no hidden layers": (("hidden = [4, 4]", "hidden = []"), "agent.hidden is out of its range, got ()"),
     "negative seed": (("seed = 5", "seed = -5"), "seed is out of its range, got -5: it must be 0 to"),
     "negative threads": (("threads = 1", "threads = -1"), "threads is out of its range, got -1: it must be 0 to 1,024"),

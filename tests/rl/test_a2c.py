@@ -68,5 +68,5 @@ def test_update_is_one_step_of_the_policy_gradient(policy: str, baseline: bool) 
 def test_settings_of_ppo_are_rejected() -> None:
     with pytest.raises(ConfigError, match="a2c has no hyperparameter 'clip_range'"):
         Learner(small_env(), A2CConfig(horizon=4), hyperparameters=[{"clip_range": 0.1}])
-    with pytest.raises(ConfigError, match=r"agent.horizon must be at most the episode's window of 8 bars, got 9"):
+    with pytest.raises(ConfigError, match=r"agent.horizon must be at most the window of 8 bars, got 9"):
         Learner(small_env(), A2CConfig(horizon=9))

@@ -286,7 +286,7 @@ def test_non_positive_samples_are_rejected(samples: int) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"horizon": 9}, "agent.horizon must be at most the episode's window of 8 bars, got 9; shorten"),
+        ({"horizon": 9}, "agent.horizon must be at most the window of 8 bars, got 9; shorten"),
         ({"minibatches": 5}, "agent.minibatches must divide horizon x groups = 6 x 2 = 12, got 5"),
         ({"hidden": ()}, r"agent.hidden is out of its range, got \(\)"),
         ({"hidden": (4, 0)}, r"agent.hidden is out of its range, got \(4, 0\)"),

@@ -139,5 +139,5 @@ def test_critic_targets_are_td_lambda_returns() -> None:
 def test_invalid_minibatches_and_horizon_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"agent\.minibatches must divide horizon x groups = 5 x 4 = 20, got 3"):
         Learner(small_env(), SHACConfig(horizon=5, minibatches=3))
-    with pytest.raises(ConfigError, match=r"agent\.horizon must be at most the episode's window of 7 bars, got 8"):
+    with pytest.raises(ConfigError, match=r"agent\.horizon must be at most the window of 7 bars, got 8"):
         Learner(small_env(), SHACConfig(horizon=8))
