@@ -6,7 +6,7 @@ python -m finrl_pod_app.setup.configuration_reference > docs/configuration.md
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from finrl_pod.paper.settings import PaperConfig, StrategyConfig
@@ -16,6 +16,7 @@ from finrl_pod.settings.run import RunConfig
 from finrl_pod.settings.toml import value_text
 
 MAX_DEFAULT_LENGTH = 40
+MAX_EXCEPTIONS = 3  # algorithms that "all but" names
 INTRODUCTION = """# Configuration
 
 Two TOML files configure finrl_pod: one for training runs, one for the paper-trading daemon. Every setting has a
@@ -90,15 +91,19 @@ def _agent_table() -> str:
     for name, item in settings.items():
         if name == "algorithm":
             continue
-        everywhere = len(algorithms_by_default[name]) == 1 and sum(
-            map(len, algorithms_by_default[name].values())
-        ) == len(ALGORITHMS)
         defaults = "; ".join(
-            f"`{default}`" + ("" if everywhere else f" {', '.join(names)}")
-            for default, names in algorithms_by_default[name].items()
+            f"`{default}`{_algorithm_names(names)}" for default, names in algorithms_by_default[name].items()
         )
         lines.append(f"| `{name}` | {defaults} | {_allowed_values(item)} | {item.comment.replace('|', '/')} |")
     return "\n".join(lines) + "\n"
+
+
+def _algorithm_names(algorithms: Sequence[str]) -> str:
+    """The algorithms behind a default: empty for all of them, and the exceptions if these are few."""
+    exceptions = [name for name in ALGORITHMS if name not in algorithms]
+    if not exceptions:
+        return ""
+    return f" all but {', '.join(exceptions)}" if len(exceptions) <= MAX_EXCEPTIONS else f" {', '.join(algorithms)}"
 
 
 def _allowed_values(item: Setting) -> str:
