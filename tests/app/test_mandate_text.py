@@ -45,7 +45,7 @@ def test_what_a_strategy_earned_over_a_baseline_has_its_interval_and_p_value() -
     found = {"of": "Mine", "base": "equal_weight", "level": 0.9, "p_value": 0.9831}
     found["active_return"] = {"value": -0.075, "low": -0.142, "high": -0.013}
     assert return_sentence(make_report({"comparison": found, "mandate": mandate()})) == (
-        "After costs the mean return of Mine was 7.5% per year below that of equal weight (90% interval -14.2% to "
+        "After costs the mean return of Mine was 7.5% per year below equal weight (90% interval -14.2% to "
         "-1.3%); p-value of no edge 0.98, for this backtest alone."
     )
     found["active_return"] = {"value": -0.016, "low": -0.033, "high": -0.0000155}
@@ -61,7 +61,7 @@ def test_no_comparison_gives_no_sentence() -> None:
 
 def test_a_champion_is_compared_with_its_base() -> None:
     assert return_sentence(make_report({"added": added(), "in_sample": "Warning: ..."})) == (
-        "In sample, after costs the mean return of the champion was 0.4% per year above that of the mandate at tilt "
+        "In sample, after costs the mean return of the champion was 0.4% per year above the mandate at tilt "
         "zero (90% interval -0.003% to +0.940%)."
     )
 

@@ -97,7 +97,7 @@ def with_tests(trials: dict[str, int] | None = None, **changes: Any) -> Verdict:
 def test_the_p_value_is_traced_to_its_periods_and_to_the_selection() -> None:
     sentence = edge_sentence(with_tests())
     assert (
-        "of alpha, the larger of two, with a z-score of -0.92: 0.85 × -0.75 on test + 0.52 × -0.54 on validation."
+        "of alpha is the larger of two, with a z-score of -0.92: 0.85 × -0.75 on test + 0.52 × -0.54 on validation."
         in sentence
     )
     assert (
@@ -109,7 +109,7 @@ def test_the_p_value_is_traced_to_its_periods_and_to_the_selection() -> None:
     assert "without any edge, taken as the best of 1.3 (the choice" in repeated
     alone = {"p_value": 0.01, "z_score": 2.33, "test": 2.33, "validation_selected": None}
     sentence = edge_sentence(with_tests(active=alone, alpha={**alone, "p_value": 0.001}))
-    assert "is that of the mean active return" in sentence
+    assert "of the mean active return is the larger of two" in sentence
     assert sentence.endswith("z-score of 2.33, from the test period alone.")
     assert edge_sentence(Verdict(promoted=False, reasons=())) == ""
 
