@@ -13,7 +13,7 @@ import pytest
 from finrl_pod import opened_files, user_files
 from finrl_pod.data.features import compute
 from finrl_pod.data.store import Store
-from finrl_pod.evaluate.audit.external_data import unseen_reader_findings
+from finrl_pod.evaluate.audit.data_checks import unseen_reader_findings
 from finrl_pod.types import Panel
 from tests.data.panels import panel
 

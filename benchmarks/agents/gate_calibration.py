@@ -26,7 +26,7 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod.evaluate.selection_null import MAX_ADDITIONS, null_z_scores
 from finrl_pod.files import write_json
-from finrl_pod.promotion.edge_significance import (
+from finrl_pod.promotion.edge import (
     ActivePeriod,
     SelectedPeriod,
     edge_test,

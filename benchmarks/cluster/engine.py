@@ -34,7 +34,7 @@ from finrl_pod_app.training.ray_nodes import LocalCluster, local_cluster
 from benchmarks.cluster.virtual_shards import VirtualExecutor, WaitingTrainer
 from benchmarks.harness.results import FOLDER
 from benchmarks.harness.rows import CPU, Row, describe, log_progress, single_row
-from finrl_pod.data.sample_panel import load_sample
+from finrl_pod.data.built_in_panels import load_sample
 from finrl_pod.files import write_text
 from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.settings.run import PPOConfig, RunConfig, TournamentConfig

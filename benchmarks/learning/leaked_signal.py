@@ -19,7 +19,7 @@ from finrl_pod_strategies.rule_based import EqualWeight
 from benchmarks.harness.rows import Row, log_progress, median_row
 from benchmarks.harness.simulated_markets import BASIS_POINT, REWARD_LAG, shifted, shuffled_over_assets
 from benchmarks.learning.training import Recipe, TrainedAgent, log_returns, train
-from finrl_pod.data.sample_panel import load_sample
+from finrl_pod.data.built_in_panels import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, leaked_return, to_device, with_extra_feature
 from finrl_pod.evaluate.backtest import backtest, simulate

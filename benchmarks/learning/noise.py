@@ -23,8 +23,8 @@ from finrl_pod_strategies.rule_based import EqualWeight
 
 from benchmarks.harness.rows import Row, log_progress
 from benchmarks.harness.simulated_markets import BASIS_POINT, REWARD_LAG, prices, without_edge
+from finrl_pod.data.built_in_panels import load_sample
 from finrl_pod.data.panel import make_panel
-from finrl_pod.data.sample_panel import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.evaluate.backtest import backtest

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from finrl_pod.data import indicators, market_model, price_features
+from finrl_pod.data import price_features
 from finrl_pod.data.turbulence import turbulence
 from finrl_pod.errors import FeatureError
 from finrl_pod.types import PANEL_COLUMNS, Floats, Panel
@@ -219,9 +219,9 @@ for _bars in (21, 63, 252):
     _register_with_cross_section(f"volatility_{_bars}", partial(price_features.volatility, bars=_bars))
 _register_with_cross_section("drawdown_252", partial(price_features.drawdown, bars=252))
 _register_with_cross_section("trend_200", partial(price_features.trend, bars=200))
-_register_with_cross_section("beta_252", partial(market_model.beta, bars=252))
-_register_with_cross_section("idiosyncratic_252", partial(market_model.idiosyncratic_volatility, bars=252))
-_register_with_cross_section("residual_momentum", partial(market_model.residual_momentum, far=252, near=21))
+_register_with_cross_section("beta_252", partial(price_features.beta, bars=252))
+_register_with_cross_section("idiosyncratic_252", partial(price_features.idiosyncratic_volatility, bars=252))
+_register_with_cross_section("residual_momentum", partial(price_features.residual_momentum, far=252, near=21))
 
 register("market_return_1")(partial(price_features.market_return, bars=1))
 register("market_return_21")(partial(price_features.market_return, bars=21))
@@ -232,13 +232,14 @@ register("index_return_21", (_BENCHMARK,))(partial(price_features.index_return, 
 register("index_volatility_21", (_BENCHMARK,))(partial(price_features.index_volatility, bars=21))
 register("turbulence")(lambda panel: turbulence(panel)[:, None])
 
-register("macd")(indicators.macd)
-register("boll_ub")(indicators.boll_ub)
-register("boll_lb")(indicators.boll_lb)
-register("rsi_30")(partial(indicators.rsi, bars=30))
-register("cci_30", ("high", "low", "close"))(partial(indicators.cci, bars=30))
-register("dx_30", ("high", "low", "close"))(partial(indicators.dx, bars=30))
-register("close_30_sma")(partial(indicators.sma, bars=30))
-register("close_60_sma")(partial(indicators.sma, bars=60))
+_BAR = ("high", "low", "close")
+register("macd")(lambda panel: price_features.indicator(panel, "MACD", 12, 26, 9))
+register("boll_ub")(lambda panel: price_features.indicator(panel, "BBANDS", 20, 2.0, 2.0))
+register("boll_lb")(lambda panel: price_features.indicator(panel, "BBANDS", 20, 2.0, 2.0, output=2))
+register("rsi_30")(lambda panel: price_features.indicator(panel, "RSI", 30))
+register("cci_30", _BAR)(lambda panel: price_features.indicator(panel, "CCI", 30, columns=_BAR))
+register("dx_30", _BAR)(lambda panel: price_features.indicator(panel, "DX", 30, columns=_BAR))
+register("close_30_sma")(lambda panel: price_features.indicator(panel, "SMA", 30))
+register("close_60_sma")(lambda panel: price_features.indicator(panel, "SMA", 60))
 
 BUILT_IN_FEATURES = tuple(_FEATURES)

@@ -15,8 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from finrl_pod.data.dates import first_moment, last_moment, stamp, weekend_days
-from finrl_pod.data.flaws import WEEKEND_SHARE, Flaw, check, sentences
-from finrl_pod.data.repeats import repeated_bars, repeated_cells
+from finrl_pod.data.flaws import WEEKEND_SHARE, Flaw, check, repeated_bars, repeated_cells, sentences
 from finrl_pod.errors import DataError
 from finrl_pod.prices import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
 

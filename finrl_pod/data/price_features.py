@@ -1,4 +1,4 @@
-"""Features of closing prices: returns, momentum, volatility, cross-sectional ranks, the market and its index.
+"""Features of prices: returns, momentum, volatility, ranks, the market model and FinRL's technical indicators.
 
 Per-ticker features are [T, N], those of the market or the index [T, 1]; float64, NaN where undefined. Returns are log
 returns, volatilities are per bar (not annualised), and windows count a series' own bars, skipping gaps.
@@ -7,16 +7,19 @@ returns, volatilities are per bar (not annualised), and windows count a series' 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from finrl_pod.data.blocks import over_columns, over_rows
-from finrl_pod.errors import FeatureError
+from finrl_pod.errors import FeatureError, SetupError
 from finrl_pod.types import Bools, Floats, Panel
 
 # A cross-sectional spread below this fraction of the largest value is rounding error.
 _RELATIVE_SPREAD = 1e-12
+# A residual variance below this fraction of the ticker's own is rounding error: the ticker is the market.
+_RELATIVE_RESIDUAL = 1e-10
 
 
 def over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Floats) -> Floats:
@@ -211,3 +214,111 @@ def _mean(values: Floats, defined: Bools) -> Floats:
     total = np.where(defined, values, 0.0).sum(1, keepdims=True)
     mean: Floats = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
     return mean
+
+
+# ---------------------------------------------------------------------- market model
+#
+# The log return of a ticker is alpha + beta * market return + residual (Sharpe 1963, "A simplified model for portfolio
+# analysis"). The market is the equal-weight portfolio of the panel, rebalanced every bar. Over a gap, the market return
+# covers the same span.
+
+
+class _Fit(NamedTuple):
+    """Least-squares fit over the last `bars` returns: beta and standard deviation (n - 2) of the residuals, [T, N]."""
+
+    beta: Floats
+    residual_std: Floats
+
+
+def beta(panel: Panel, bars: int) -> Floats:
+    """Least-squares slope of the last `bars` returns on those of the market, as in Fama and MacBeth (1973).
+
+    NaN where the market did not move.
+    """
+    return _over_own_bars(panel, lambda price, market: _fit(price, market, bars).beta)
+
+
+def idiosyncratic_volatility(panel: Panel, bars: int) -> Floats:
+    """Standard deviation (n - 2) of the residuals of the last `bars` returns, per bar.
+
+    Ang, Hodrick, Xing and Zhang (2006), with the market model instead of three factors.
+    """
+    return _over_own_bars(panel, lambda price, market: _fit(price, market, bars).residual_std)
+
+
+def residual_momentum(panel: Panel, far: int, near: int) -> Floats:
+    """Return in excess of beta times the market's, from bar t - far to t - near, over the residuals' volatility.
+
+    Blitz, Huij and Martens (2011), "Residual momentum", with the market model over the last `far` returns instead of
+    three factors over 36 months. The intercept is part of the residual return: the residuals of a fit with an intercept
+    add up to zero over its window. 0 where the ticker is the market.
+    """
+
+    def moved(price: Floats, market: Floats) -> Floats:
+        fit = _fit(price, market, far)
+        excess = (lag(price, near) - lag(price, far)) - fit.beta * (lag(market, near) - lag(market, far))
+        zero = np.where(np.isfinite(excess), 0.0, np.nan)
+        return np.divide(excess, fit.residual_std, out=zero, where=fit.residual_std > 0)
+
+    return _over_own_bars(panel, moved)
+
+
+def _over_own_bars(panel: Panel, function: Callable[[Floats, Floats], Floats]) -> Floats:
+    """Apply a function of log closes and of the market's log level, [T, N] each, to every ticker's own bars."""
+    level = np.cumsum(np.nan_to_num(market_log_returns(panel)), axis=0)  # [T, 1]
+    return over_own_bars(function, panel.tradable, np.log(panel.close), np.broadcast_to(level, panel.close.shape))
+
+
+def _fit(price: Floats, market: Floats, bars: int) -> _Fit:
+    """Fit to the last `bars` differences of log levels [T, N]; NaN until all are defined."""
+
+    def mean(values: Floats) -> Floats:
+        result: Floats = pd.DataFrame(values).rolling(bars).mean().to_numpy()
+        return result
+
+    returns, of_market = price - lag(price, 1), market - lag(market, 1)
+    covariance = mean(returns * of_market) - mean(returns) * mean(of_market)
+    variance, of_market_variance = _variance(returns, bars), _variance(of_market, bars)
+    slope = np.divide(
+        covariance, of_market_variance, out=np.full_like(covariance, np.nan), where=of_market_variance > 0
+    )
+    residual = variance - slope * covariance
+    residual = np.where(residual > _RELATIVE_RESIDUAL * variance, residual, np.where(np.isnan(residual), np.nan, 0.0))
+    return _Fit(slope, np.sqrt(residual * bars / (bars - 2)))
+
+
+def _variance(values: Floats, bars: int) -> Floats:
+    """Variance (n) over the last `bars` rows of [T, N]."""
+    result: Floats = pd.DataFrame(values).rolling(bars).var(ddof=0).to_numpy()
+    return result
+
+
+# ---------------------------------------------------------------------- technical indicators
+
+
+def indicator(
+    panel: Panel, function: str, *parameters: float, columns: tuple[str, ...] = ("close",), output: int = 0
+) -> Floats:
+    """A technical indicator of FinRL, computed by TA-Lib on the bars of each ticker: [T, N].
+
+    function, parameters: name of the function in TA-Lib and its parameters after the prices. columns: prices that it
+    reads. output: number of the result, for functions that return several. NaN during the warm-up of TA-Lib. RSI and DX
+    use the smoothing of Wilder; the standard deviation of Bollinger bands divides by n; MACD has values from bar 33 on,
+    where its signal has. Raises SetupError without TA-Lib.
+    """
+    try:
+        import talib
+    except ImportError:
+        raise SetupError("technical indicators need TA-Lib: pip install 'finrl-pod[indicators]'") from None
+    compute = getattr(talib, function)
+    counts = panel.tradable.sum(0)
+
+    def moved(*prices: Floats) -> Floats:
+        result = np.full(panel.close.shape, np.nan)
+        for asset, count in enumerate(counts):
+            if count:
+                series = compute(*(np.ascontiguousarray(price[:count, asset]) for price in prices), *parameters)
+                result[:count, asset] = series[output] if isinstance(series, tuple) else series
+        return result
+
+    return over_own_bars(moved, panel.tradable, *(getattr(panel, name) for name in columns))

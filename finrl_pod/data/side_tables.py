@@ -1,15 +1,43 @@
-"""Small CSV tables that accompany a panel: memberships and corporate actions."""
+"""Small CSV tables that accompany a panel: memberships and corporate actions.
+
+Memberships: when each symbol belonged to an index. A panel of today's members holds only survivors. With a membership
+table, a symbol can be bought only on bars on which it was a member; holdings in a symbol that leaves are sold at its
+last close as a member. Earlier prices remain known to features and strategies.
+
+Corporate actions: splits and cash dividends of prices as they were traded. Splits rescale the prices and volumes before
+them. Dividends are either paid in cash (the column `dividend` of the panel), or reduce the prices before them, so that
+returns include dividends reinvested at the close before the ex-date (the adjusted prices of CRSP and Yahoo).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 
+from finrl_pod.data.dates import first_moment, last_moment, stamp
+from finrl_pod.data.flaws import check, sentences
+from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import DataError
+from finrl_pod.types import Bools, Floats, Panel
 
 MAX_BYTES = 50_000_000
+SYMBOL = ("symbol", "ticker")
+FROM = ("from", "start", "start_date")
+TO = ("to", "end", "end_date")
+DATE = ("date", "ex_date", "ex-date", "ex date")
+SPLIT = ("split", "splits", "stock splits")
+DIVIDEND = ("dividend", "dividends")
+PRICES = ("open", "high", "low", "close", "dividend")
+MAX_RATIO = 1_000.0
+DATE_LENGTH = len("2020-01-31")
+CLEAR_SPLIT = np.log(1.4)  # smaller splits may be hidden by the market's move of the day
+
+Dividends = Literal["cash", "reinvested"]
 
 
 def read_side_table(path: Path, contents: str) -> pd.DataFrame:
@@ -33,3 +61,251 @@ def read_side_table(path: Path, contents: str) -> pd.DataFrame:
 def column_of(table: pd.DataFrame, aliases: Sequence[str]) -> pd.Series[str] | None:
     """The stripped cells of the first of these columns that the table has, None if it has none."""
     return next((table[alias].str.strip() for alias in aliases if alias in table.columns), None)
+
+
+# ---------------------------------------------------------------------- memberships
+
+
+class Spell(NamedTuple):
+    """A symbol's membership from one day to another, both included; None: still a member."""
+
+    symbol: str
+    first: pd.Timestamp
+    last: pd.Timestamp | None
+
+
+def read_membership(path: Path) -> list[Spell]:
+    """Read a CSV file with columns symbol, from and to; an empty `to` is a member to this day.
+
+    Raises DataError naming the line for a missing column, a date that is none, and a spell that ends before it begins.
+    """
+    table = read_side_table(path, "memberships")
+    found = []
+    for aliases in (SYMBOL, FROM, TO):
+        cells = column_of(table, aliases)
+        if cells is None:
+            raise DataError(f"{path} has no column {aliases[0]!r}: a membership table has symbol, from and to")
+        found.append(cells)
+    spells = []
+    for i, (symbol, first, last) in enumerate(zip(*found, strict=True)):
+        where = f"{path}, line {i + 2}"
+        try:
+            begin, end = first_moment(first), last_moment(last) if last else None
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from None
+        if end is not None and end < begin:
+            raise DataError(f"{where}: {symbol} leaves on {last}, before it joins on {first}; swap the dates")
+        spells.append(Spell(symbol, begin, end))
+    if not spells:
+        raise DataError(f"{path} has no rows: a membership table has symbol, from and to")
+    return spells
+
+
+def with_membership(panel: Panel, spells: Sequence[Spell]) -> Panel:
+    """The panel with `members` [T, N]. Symbols that it lacks are ignored.
+
+    Raises DataError if none of its symbols is ever a member on its bars, or one has no spell at all.
+    """
+    column = {symbol: n for n, symbol in enumerate(panel.symbols)}
+    without = [symbol for symbol in panel.symbols if symbol not in {spell.symbol for spell in spells}]
+    if without:
+        raise DataError(
+            f"{without[0]} of panel {panel.name!r} is not in the membership table"
+            f"{f', nor are {len(without) - 1} more' if len(without) > 1 else ''}; add its dates or drop it"
+        )
+    members = np.zeros(panel.close.shape, dtype=bool)
+    for spell in spells:
+        if spell.symbol in column:
+            inside = panel.times >= spell.first.to_datetime64()
+            if spell.last is not None:
+                inside &= panel.times <= spell.last.to_datetime64()
+            members[inside, column[spell.symbol]] = True
+    if not (members & panel.tradable).any():
+        raise DataError(f"no symbol of panel {panel.name!r} is a member on any of its bars; check the table's dates")
+    return dataclasses.replace(panel, members=members)
+
+
+# ---------------------------------------------------------------------- corporate actions
+
+
+class CorporateAction(NamedTuple):
+    """Effective before the open of `date`. split: new shares per old one. dividend: cash per share held since before.
+
+    A dividend on the date of a split is one per new share.
+    """
+
+    symbol: str
+    date: pd.Timestamp
+    split: float = 1.0
+    dividend: float = 0.0
+
+
+def read_actions(path: Path) -> list[CorporateAction]:
+    """Read a CSV file with columns symbol, date and split (new per old share: 4, or 4:1), dividend, or both.
+
+    Empty cells and zeros mean none. Raises DataError naming the line for a missing column, a date that is none, and a
+    split or dividend that is not positive.
+    """
+    table = read_side_table(path, "actions")
+    symbols, dates, splits, dividends = (column_of(table, aliases) for aliases in (SYMBOL, DATE, SPLIT, DIVIDEND))
+    if symbols is None or dates is None or (splits is None and dividends is None):
+        raise DataError(
+            f"{path} must have the columns symbol, date, and split or dividend; got {', '.join(table.columns)}"
+        )
+    actions = []
+    for i, (symbol, date) in enumerate(zip(symbols, dates, strict=True)):
+        where = f"{path}, line {i + 2}"
+        ratio = 1.0 if splits is None else _ratio(splits[i], where)
+        paid = 0.0 if dividends is None else _amount(dividends[i], where)
+        if not symbol:
+            raise DataError(f"{where}: the symbol is missing")
+        try:
+            day = first_moment(date[:DATE_LENGTH], "the date")  # as written, whatever its zone
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from None
+        if ratio != 1.0 or paid:
+            actions.append(CorporateAction(symbol, day, ratio, paid))
+    if not actions:
+        raise DataError(f"{path} has no action: a row needs a split or a dividend")
+    return actions
+
+
+def with_actions(panel: Panel, actions: Sequence[CorporateAction], dividends: Dividends = "cash") -> Panel:
+    """The panel with prices and volumes adjusted for splits, and its dividends in cash or reinvested.
+
+    panel: prices as traded. An action between two bars takes effect on the later one; actions before a ticker's second
+    bar, after its last, or of other symbols are left out. Raises DataError for adjusted prices, for prices that do not
+    move as a split says, for two splits of a ticker on one bar, for a dividend that is not below the close before, and
+    if no action applies.
+    """
+    if panel.adjusted:
+        raise DataError(f"the prices of {panel.name!r} are adjusted already; corporate actions need prices as traded")
+    split, paid = _tables(panel, actions)
+    _check_splits(panel, split)
+    # A price before a split counts in shares after it; the same for dividends per share.
+    later = np.cumprod(split[::-1], axis=0)[::-1]
+    scale = np.ones_like(split)
+    scale[:-1] = 1 / later[1:]
+    columns: dict[str, Any] = {name: getattr(panel, name) * scale for name in panel.columns if name in PRICES}
+    if panel.volume is not None:
+        columns["volume"] = panel.volume / scale
+    if panel.spread is not None:
+        columns["spread"] = panel.spread
+    if paid.any():
+        columns["dividend"] = (np.nan_to_num(panel.dividend) if panel.dividend is not None else 0.0) + paid
+        columns["dividend"] = np.where(panel.tradable, columns["dividend"] * scale, np.nan)
+    count = (int((split != 1).sum()), int((paid > 0).sum()))
+    how = "paid in cash" if dividends == "cash" else "reinvested"
+    flaw = f"Then adjusted for {count[0]} splits; {count[1]} dividends are {how}, as its table of actions states."
+    done = _rebuilt(panel, columns, adjusted=False, flaw=flaw)
+    return done if dividends == "cash" else with_dividends_reinvested(done)
+
+
+def with_dividends_reinvested(panel: Panel) -> Panel:
+    """The panel with its cash dividends turned into adjusted prices, as if reinvested at the close before.
+
+    Prices before a dividend d with the close p before it are multiplied by 1 - d / p (CRSP's factor to adjust prices).
+    Volumes are divided by it, so that the money traded stays.
+    """
+    if panel.dividend is None:
+        return dataclasses.replace(panel, adjusted=True)
+    before = pd.DataFrame(panel.close).ffill().shift().to_numpy()
+    with np.errstate(invalid="ignore"):
+        factor = np.where(np.nan_to_num(panel.dividend) > 0, 1 - np.nan_to_num(panel.dividend) / before, 1.0)
+    factor = np.where(np.isfinite(factor), factor, 1.0)  # no account holds a ticker before its first bar
+    scale = np.ones_like(factor)
+    scale[:-1] = np.cumprod(factor[::-1], axis=0)[::-1][1:]
+    columns = {name: getattr(panel, name) for name in panel.columns if name != "dividend"}
+    columns = {name: x * scale if name in PRICES else x for name, x in columns.items()}
+    if panel.volume is not None:
+        columns["volume"] = panel.volume / scale
+    return _rebuilt(panel, columns, adjusted=True)
+
+
+def _rebuilt(panel: Panel, columns: dict[str, Any], *, adjusted: bool, flaw: str = "") -> Panel:
+    """A panel with other columns, checked again; flaws that the checks find are those of the new prices."""
+    found = set(sentences(check(panel)))
+    made = make_panel(
+        panel.times,
+        panel.symbols,
+        columns,
+        name=panel.name,
+        source=panel.source,
+        bar=panel.bar,
+        adjusted=adjusted,
+        benchmark=panel.benchmark,
+        sectors=panel.sectors,
+        flaws=[*(f for f in panel.flaws if f not in found), *([flaw] if flaw else [])],
+        allow_gaps=True,
+    )
+    return dataclasses.replace(made, members=panel.members)
+
+
+def _tables(panel: Panel, actions: Sequence[CorporateAction]) -> tuple[Floats, Floats]:
+    """(splits, dividends) [T, N] of the bars on which they take effect: shares after per share before, cash per share.
+
+    Dividends are stated in shares of their own date.
+    """
+    place = {symbol: n for n, symbol in enumerate(panel.symbols)}
+    bars = [np.flatnonzero(column) for column in panel.tradable.T]
+    split, paid = np.ones_like(panel.close), np.zeros_like(panel.close)
+    applied = False
+    for action in sorted(actions, key=lambda a: a.date):
+        n = place.get(action.symbol)
+        if n is None:
+            continue
+        i = int(np.searchsorted(panel.times[bars[n]], action.date.to_datetime64()))
+        if not 0 < i < len(bars[n]):
+            continue
+        t = int(bars[n][i])
+        if action.split != 1.0 and split[t, n] != 1.0:
+            raise DataError(
+                f"{action.symbol} has two splits on {stamp(panel.times[t], panel.bar)}; combine them in one row"
+            )
+        split[t, n] *= action.split
+        paid[t, n] = paid[t, n] / action.split + action.dividend
+        applied = True
+    if not applied:
+        raise DataError(
+            f"no action in the table is of a symbol and a date of panel {panel.name!r}; check its symbols and dates"
+        )
+    return split, paid
+
+
+def _check_splits(panel: Panel, split: Floats) -> None:
+    """Raises DataError for a split on which the price moves as if it were adjusted already."""
+    before = pd.DataFrame(panel.close).ffill().shift().to_numpy()
+    known: Bools = np.abs(np.log(split)) > CLEAR_SPLIT
+    for t, n in np.argwhere(known):
+        move, expected = np.log(panel.close[t, n] / before[t, n]), -np.log(split[t, n])
+        if abs(move - expected) > abs(move):
+            raise DataError(
+                f"{panel.symbols[n]} moves from {before[t, n]:g} to {panel.close[t, n]:g} on "
+                f"{stamp(panel.times[t], panel.bar)}, not as its split of {split[t, n]:g} says: these prices seem to "
+                "be adjusted for splits already; leave the splits out, and state dividends per share of today"
+            )
+
+
+def _ratio(text: str, where: str) -> float:
+    """A split as new shares per old one: "4", "4:1", "4/1", "1.5"; none if empty or 0."""
+    parts = text.replace("/", ":").split(":") if text else ["1"]
+    try:
+        numbers = [float(part) for part in parts]
+        ratio = numbers[0] / (numbers[1] if len(numbers) > 1 else 1.0)
+    except (ValueError, ZeroDivisionError):
+        ratio = np.nan
+    if ratio == 0 and len(parts) == 1:
+        return 1.0
+    if len(parts) > 2 or not 1 / MAX_RATIO <= ratio <= MAX_RATIO:
+        raise DataError(f"{where}: a split is new shares per old one, such as 4, 4:1 or 0.1, got {text!r}")
+    return float(ratio)
+
+
+def _amount(text: str, where: str) -> float:
+    try:
+        amount = float(text or 0)
+    except ValueError:
+        amount = np.nan
+    if not 0 <= amount < np.inf:
+        raise DataError(f"{where}: a dividend is cash per share, such as 0.24, got {text!r}")
+    return float(amount)

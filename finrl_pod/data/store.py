@@ -13,16 +13,16 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from finrl_pod.data.built_in_panels import SAMPLE, US74, load_sample, load_us74
+from finrl_pod.data.dates import stamp
 from finrl_pod.data.flaws import check
-from finrl_pod.data.manifest import Manifest, describe, read_manifest
-from finrl_pod.data.sample_panel import SAMPLE, load_sample
-from finrl_pod.data.us74_panel import US74, load_us74
 from finrl_pod.errors import DataError, FinrlPodError, closest_name
 from finrl_pod.files import ROOT_VARIABLE, default_root, replace_file
 from finrl_pod.prices import Benchmark, Panel, Times
@@ -33,10 +33,89 @@ _MANIFEST = "manifest.json"
 _TIME = "time"
 _BENCHMARK = "benchmark"
 _MEMBER = "member"
+FORMAT = 1  # of manifests
 
 MANIFESTS = Path(__file__).parent / "manifests"
 # Panels that need no store, in the order of lists.
 BUILT_IN: Mapping[str, Callable[[], Panel]] = {SAMPLE: load_sample, US74: load_us74}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Description and origin of a panel.
+
+    sha256: hash of the panel; file, file_sha256: its Parquet file and the hash of that file's bytes. query: the request
+    to the source. created: UTC, ISO 8601. benchmark: {name, price_only} or None. sectors: of each symbol, or None.
+    builtin: ships with the package instead of being in the store. fault: why the panel cannot be used, else empty.
+    """
+
+    name: str
+    source: str = ""
+    query: Mapping[str, Any] = field(default_factory=dict)
+    bar: str = "1d"
+    symbols: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    bars: int = 0
+    start: str = ""
+    end: str = ""
+    adjusted: bool = True
+    benchmark: Mapping[str, Any] | None = None
+    sectors: tuple[str, ...] | None = None
+    flaws: tuple[str, ...] = ()
+    sha256: str = ""
+    file: str = ""
+    file_sha256: str = ""
+    created: str = ""
+    builtin: bool = False
+    fault: str = ""
+    format: int = FORMAT
+
+    def to_dict(self) -> dict[str, Any]:
+        """The manifest as a JSON object."""
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return values
+
+
+def describe(panel: Panel, **more: Any) -> Manifest:
+    """Manifest of a panel; `more`: fields set by the store."""
+    benchmark = panel.benchmark
+    return Manifest(
+        name=panel.name,
+        source=panel.source,
+        bar=panel.bar,
+        symbols=panel.symbols,
+        columns=panel.columns,
+        bars=len(panel.times),
+        start=stamp(panel.times[0], panel.bar),
+        end=stamp(panel.times[-1], panel.bar),
+        adjusted=panel.adjusted,
+        benchmark=None if benchmark is None else {"name": benchmark.name, "price_only": benchmark.price_only},
+        sectors=panel.sectors,
+        flaws=panel.flaws,
+        sha256=panel.sha256,
+        **more,
+    )
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest. Raises DataError if the file is missing, damaged or of another format version."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        sectors = values.get("sectors")
+        manifest = Manifest(
+            **{
+                **values,
+                **{k: tuple(values[k]) for k in ("symbols", "columns", "flaws")},
+                "sectors": None if sectors is None else tuple(sectors),
+            }
+        )
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError):
+        raise DataError(f"{path} is damaged: fetch or import the panel again") from None
+    if manifest.format != FORMAT:
+        raise DataError(f"{path} has format {manifest.format}, this version reads {FORMAT}: fetch or import it again")
+    return manifest
 
 
 class Store:

@@ -11,20 +11,22 @@ from numpy.typing import NDArray
 
 from finrl_pod.data.blocks import over_columns, row_blocks
 from finrl_pod.data.features import check, compute_one
-from finrl_pod.data.liquidity import fill_half_spreads, fill_volumes, trailing_volatility
-from finrl_pod.data.normalise import fit_normaliser, normalise
+from finrl_pod.data.price_features import over_own_bars
 from finrl_pod.data.turbulence import turbulence as compute_turbulence
 from finrl_pod.errors import DataError, FeatureError, UndefinedFeatureError
 from finrl_pod.memory import release_mapped_pages
 from finrl_pod.tables import new_table, stored
 from finrl_pod.types import Bools, Floats, MarketTensor, Normaliser, Panel, Tensor
 
-__all__ = ["build_market", "cut_market", "fit_normaliser", "leaked_return", "to_device", "with_extra_feature"]
-
 Fill = Literal["next", "same_close"]
 
 # Placeholder price of a ticker before its first bar; it is not tradable there.
 _NO_PRICE = 1.0
+# A feature whose standard deviation is below this fraction of its mean is constant.
+_RELATIVE_SPREAD = 1e-12
+VOLATILITY_BARS = 21  # returns in the estimate
+MIN_VOLATILITY_RETURNS = 5  # returns needed for an estimate
+DEFAULT_VOLATILITY = 0.02  # per bar, until there is an estimate
 
 
 def build_market(
@@ -261,3 +263,99 @@ def _first_defined_bar(raw: NDArray[np.float32], tradable: Bools, names: tuple[s
         f"the features {', '.join(names) or '(none)'} are never defined together in {len(raw)} bars; "
         "use more bars or features with shorter windows"
     )
+
+
+# ---------------------------------------------------------------------- normalisation
+
+
+def fit_normaliser(raw: Floats, tradable: Bools, first: int, last: int, names: tuple[str, ...]) -> Normaliser:
+    """Mean and standard deviation (n) of each feature over the tradable, defined cells of bars first..last, inclusive.
+
+    raw: [T, N, F], NaN where undefined. tradable: [T, N]. names: F. A constant feature gets std 1.
+
+    Raises FeatureError for a range outside the data and for a feature that is undefined on the whole range.
+    """
+    if not 0 <= first <= last < len(raw):
+        raise FeatureError(f"features can be fitted on bars 0 to {len(raw) - 1}, got {first} to {last}")
+    rows, there = raw[first : last + 1], tradable[first : last + 1]
+    means, stds = [], []
+    for i, name in enumerate(names):
+        values = rows[..., i][there & np.isfinite(rows[..., i])]
+        if not values.size:
+            raise UndefinedFeatureError(
+                f"feature {name!r} is undefined on all training bars {first} to {last}; "
+                "train on more bars or drop the feature"
+            )
+        mean, std = float(values.mean()), float(values.std())
+        means.append(mean)
+        stds.append(std if std > _RELATIVE_SPREAD * max(abs(mean), float(np.finfo(np.float64).tiny)) else 1.0)
+    return Normaliser(names, tuple(means), tuple(stds))
+
+
+def normalise(raw: Floats, normaliser: Normaliser) -> NDArray[np.float32]:
+    """(raw - mean) / std clipped to +-clip, 0 where raw is NaN: [..., F] float64 -> [..., F] float32."""
+    scaled = (raw - np.array(normaliser.mean)) / np.array(normaliser.std)
+    clipped = np.clip(scaled, -normaliser.clip, normaliser.clip)
+    return np.where(np.isnan(clipped), 0.0, clipped).astype(np.float32)
+
+
+# ---------------------------------------------------------------------- inputs of trading costs
+
+
+def fill_volumes(panel: Panel, fillable: Bools, delisted: Bools, fill: str) -> Floats | None:
+    """[T, N] shares traded in the bar where the decision of t fills; 0 if it cannot fill, inf for a delisting payout.
+
+    None if the panel has no volumes.
+    """
+    if panel.volume is None:
+        return None
+    volume = np.zeros_like(panel.volume)
+    if fill == "same_close":
+        volume[:] = panel.volume
+    else:
+        volume[:-1] = panel.volume[1:]
+    volume = np.where(fillable, volume, 0.0)
+    return np.where(delisted & ~fillable, np.inf, volume)
+
+
+def fill_half_spreads(panel: Panel, fillable: Bools, fill: str) -> Floats | None:
+    """[T, N] half of the quoted spread in the bar where the decision of t fills, as a fraction of the price.
+
+    NaN where it can fill but the spread is unknown; where it cannot fill, the last known one, 0 before the first. None
+    if the panel has no spreads.
+    """
+    if panel.spread is None:
+        return None
+
+    def of_columns(spread: Floats, fillable: Bools) -> Floats:
+        half = spread / 2
+        bar = np.where(np.isnan(half), -1, np.arange(len(half))[:, None])
+        latest = np.maximum.accumulate(bar, axis=0)
+        known: Floats = np.where(latest >= 0, np.take_along_axis(half, np.maximum(latest, 0), axis=0), 0.0)
+        if fill == "same_close":
+            return np.where(fillable, half, known)
+        np.copyto(known[:-1], half[1:], where=fillable[:-1])
+        return known
+
+    return over_columns(of_columns, panel.spread, fillable)
+
+
+def trailing_volatility(close: Floats, tradable: Bools) -> Floats:
+    """[T, N] standard deviation (n - 1) of a ticker's last 21 log returns known at t.
+
+    `DEFAULT_VOLATILITY` before there are five.
+
+    close: [T, N], > 0 where tradable [T, N]. Returns are taken between consecutive bars of the ticker, so that
+    gaps and bars before its start do not count as zero returns; in gaps and after the end
+    the last estimate is forward-filled.
+    """
+    import pandas as pd
+
+    def rolling(own: Floats) -> Floats:
+        returns = pd.DataFrame(np.diff(np.log(own), axis=0, prepend=np.nan))
+        return returns.rolling(VOLATILITY_BARS, min_periods=MIN_VOLATILITY_RETURNS).std(ddof=1).to_numpy()
+
+    estimates: Floats = (
+        pd.DataFrame(over_own_bars(rolling, tradable, close)).ffill().fillna(DEFAULT_VOLATILITY).to_numpy(copy=True)
+    )
+    return estimates

@@ -23,8 +23,8 @@ from finrl_pod.evaluate.intervals import (
     check_draws,
     check_level,
 )
-from finrl_pod.evaluate.mean_significance import REGRESSION, alpha_series, mean_interval
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON, is_constant
+from finrl_pod.evaluate.significance import REGRESSION, alpha_series, mean_interval
 from finrl_pod.prices import Bools, Floats
 
 LEVEL = 0.90  # coverage of the intervals

@@ -170,7 +170,7 @@ def _with_average_volume(market: MarketTensor, adv: float | None) -> MarketTenso
 
 def _volatility(market: MarketTensor) -> torch.Tensor:
     """Trailing volatility [T, N] from the market's own closes."""
-    from finrl_pod.data.liquidity import trailing_volatility
+    from finrl_pod.data.tensor import trailing_volatility
 
     estimate = trailing_volatility(market.close.cpu().numpy(), market.tradable.cpu().numpy())
     return torch.from_numpy(estimate).to(market.close)

@@ -3,16 +3,22 @@
 Testing on one such data set reveals the other, so looks at both count together. Symbols alone do not identify a market:
 synthetic panels share them. The fingerprint therefore also has an index of daily levels; the indices of one market are
 correlated.
+
+The test years of the built-in panels, and the validation years of the sample, were used to build finrl_pod. The first
+look of a user at these years is therefore not the first.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finrl_pod.data.store import BUILT_IN, Store
 from finrl_pod.prices import Floats, Panel, Times
+from finrl_pod.settings.run import BUILT_IN_SPLITS
 
 MIN_SHARED_SYMBOLS = 0.5  # of the smaller data set
 MIN_SHARED_PERIODS = 10  # days, weeks or months
@@ -21,6 +27,8 @@ EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday, counted from Monday
 MAX_LOG_RETURN = 0.1  # per bar: larger moves may be splits
 BLOCK_BARS = 4_096  # bars whose returns are computed at a time
 MIN_CORRELATION = 0.9  # of the indices; disjoint halves of a universe may reach it, other markets do not
+DEVELOPMENT_SUBJECT = "development of finrl_pod"  # of the look in the registry
+DEVELOPMENT_DATE = "2026-11-26T00:00:00+00:00"  # when the default settings were chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,3 +97,39 @@ def _correlation(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.
         return -1.0
     a, b = np.diff(one[1][here]), np.diff(other[1][there])
     return -1.0 if a.std() == 0 or b.std() == 0 else float(np.corrcoef(a, b)[0, 1])
+
+
+# ---------------------------------------------------------------------- development of finrl_pod
+
+
+def is_demonstration(panel: Panel) -> bool:
+    """Whether prices are those of a built-in panel, or of some of its symbols."""
+    return panel.name in BUILT_IN and set(panel.symbols) <= set(Store().show(panel.name).symbols)
+
+
+def development_period(panel: Panel, first: str, last: str) -> tuple[str, str] | None:
+    """First and last date of the test years that were looked at to build finrl_pod; None if a period misses them.
+
+    first, last: ISO text of the period on the prices of `panel`, which are those of a built-in panel or show the same
+    market.
+    """
+    for name in BUILT_IN:
+        begin, end = BUILT_IN_SPLITS[name].test
+        if first[:10] <= end and last[:10] >= begin and _is_market_of(panel, name):
+            return begin, end
+    return None
+
+
+def _is_market_of(panel: Panel, name: str) -> bool:
+    if panel.name == name and is_demonstration(panel):
+        return True
+    symbols = {symbol.upper() for symbol in panel.symbols}
+    known = {symbol.upper() for symbol in Store().show(name).symbols}
+    if len(symbols & known) < MIN_SHARED_SYMBOLS * min(len(symbols), len(known)):
+        return False
+    return same_market(dataset_fingerprint(panel), _built_in_fingerprint(name))
+
+
+@functools.cache
+def _built_in_fingerprint(name: str) -> DatasetFingerprint:
+    return dataset_fingerprint(BUILT_IN[name]())

@@ -18,7 +18,7 @@ from finrl_pod.data.splits import Span
 from finrl_pod.errors import RunError
 from finrl_pod.evaluate.metrics import is_constant, simple_returns
 from finrl_pod.files import write_bytes
-from finrl_pod.promotion.rules import CHAMPION
+from finrl_pod.promotion.gate import CHAMPION
 from finrl_pod.promotion.trial_registry import Look, Trial, TrialRegistry
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, Panel, Score

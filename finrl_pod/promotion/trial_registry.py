@@ -9,6 +9,7 @@ together (`dataset_fingerprint`).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
@@ -22,10 +23,17 @@ from typing import Any
 
 import numpy as np
 
+from finrl_pod.data.store import Store
 from finrl_pod.errors import SetupError
 from finrl_pod.prices import Floats, Panel
-from finrl_pod.promotion import development
-from finrl_pod.promotion.dataset_fingerprint import DatasetFingerprint, dataset_fingerprint, same_market
+from finrl_pod.promotion.dataset_fingerprint import (
+    DEVELOPMENT_DATE,
+    DEVELOPMENT_SUBJECT,
+    DatasetFingerprint,
+    dataset_fingerprint,
+    development_period,
+    same_market,
+)
 from finrl_pod.promotion.effective_trials import effective_trial_count
 
 HOME_VARIABLE = "FINRL_POD_HOME"
@@ -192,13 +200,13 @@ class TrialRegistry:
         same market, and the one that built finrl_pod (`development`). A repeated look of the same subject is not
         counted again.
         """
-        period = None if panel is None else development.development_period(panel, look.first, look.last)
+        period = None if panel is None else development_period(panel, look.first, look.last)
         with self._open() as database:
             data = [look.data]
             if period is not None:
                 database.execute(
                     "INSERT OR IGNORE INTO looks VALUES (?, ?, ?, ?, ?, NULL, ?)",
-                    (look.data, development.SUBJECT, *period, development.SUBJECT, development.DATE),
+                    (look.data, DEVELOPMENT_SUBJECT, *period, DEVELOPMENT_SUBJECT, DEVELOPMENT_DATE),
                 )
             if panel is not None:
                 _store_fingerprint(database, look.data, panel)
@@ -215,12 +223,12 @@ class TrialRegistry:
 
     def count_looks(self, look: Look, panel: Panel) -> int:
         """Number of looks so far at the test period of a look that is not logged, as `look` counts them."""
-        earlier = int(development.development_period(panel, look.first, look.last) is not None)
+        earlier = int(development_period(panel, look.first, look.last) is not None)
         if not self.path.exists():
             return earlier
         with self._open() as database:
             data = _same_market_data(database, look, dataset_fingerprint(panel))
-            return earlier + _count(database, data, look, without=development.SUBJECT)
+            return earlier + _count(database, data, look, without=DEVELOPMENT_SUBJECT)
 
     def descriptions(self, data: str) -> list[str]:
         """What the looks at a data set tested, oldest first, each once."""
@@ -362,3 +370,48 @@ def _unpack_returns(data: bytes | None) -> Floats | None:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+SHORT_HASH = 12  # digits in labels
+
+
+def list_data_sets(registry: TrialRegistry, data: str | None = None) -> list[dict[str, Any]]:
+    """Trials and looks of each data set, latest first, with the names of the store. data: only this panel of the store.
+
+    "names": all that the store has for these prices; "name": the one that they were used under, if it is among them,
+    else the first, or None. Data sets that are no longer in the store, or are a selection of a panel's symbols, have
+    only "recorded_names", those that they were used under. "label" tells data sets apart in lists.
+    """
+    store = Store()
+    names: dict[str, list[str]] = {}
+    for manifest in store.list():
+        if not manifest.fault:
+            names.setdefault(manifest.sha256, []).append(manifest.name)
+    selected = None if data is None else store.load(data).sha256
+    known, entries = [], registry.data_sets()
+    labels = {entry["data_sha256"]: _label(entry, names.get(entry["data_sha256"], [])) for entry in entries}
+    for entry in entries:
+        digest = entry["data_sha256"]
+        if selected in (None, digest):
+            counts = dataclasses.asdict(registry.counts(digest))
+            same = [labels.get(other, ", ".join(names.get(other, [])) or other) for other in entry["same_market"]]
+            stored = names.get(digest, [])
+            used = [name for name in entry["recorded_names"] if name in stored]
+            known.append(
+                {
+                    **entry,
+                    "name": next(iter((*used, *stored)), None),
+                    "names": stored,
+                    "label": labels[digest],
+                    "same_market": same,
+                    "clustered": counts["clustered"],
+                }
+            )
+    return known
+
+
+def _label(entry: Mapping[str, Any], stored: Sequence[str]) -> str:
+    """The names of the store, else the recorded ones with the start of the hash, else the start of the hash."""
+    digest = str(entry["data_sha256"])[:SHORT_HASH]
+    recorded = ", ".join(entry["recorded_names"])
+    return ", ".join(stored) or (f"{recorded} [{digest}]" if recorded else digest)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from finrl_pod import __version__
-from finrl_pod.data.normalise import normalise
+from finrl_pod.data.tensor import normalise
 from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.market.account_extras import AccountTracker

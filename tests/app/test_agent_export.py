@@ -20,7 +20,7 @@ from finrl_pod_app.training.agent_export import export_run, export_strategy
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.policy import PolicyStrategy
 
-from finrl_pod.data.normalise import normalise
+from finrl_pod.data.tensor import normalise
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
 from finrl_pod.settings.run import EnvironmentConfig

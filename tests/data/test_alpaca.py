@@ -14,7 +14,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from finrl_pod.data.sources.alpaca import AlpacaSource
-from finrl_pod.data.sources.retry import Retry
+from finrl_pod.data.sources.frames import Retry
 from finrl_pod.errors import DataError, FetchError, SetupError
 
 # alpaca-py's own imports, hidden from users, as Python hides DeprecationWarnings of libraries.

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.data.corporate_actions import (
+from finrl_pod.data.panel import between, make_panel
+from finrl_pod.data.side_tables import (
     CorporateAction,
     read_actions,
     with_actions,
     with_dividends_reinvested,
 )
-from finrl_pod.data.panel import between, make_panel
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError

@@ -7,8 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from finrl_pod.data.liquidity import DEFAULT_VOLATILITY, LOOKBACK, MIN_RETURNS, trailing_volatility
-from finrl_pod.data.tensor import build_market
+from finrl_pod.data.tensor import (
+    DEFAULT_VOLATILITY,
+    VOLATILITY_BARS,
+    MIN_VOLATILITY_RETURNS,
+    build_market,
+    trailing_volatility,
+)
 from tests.data.panels import panel
 
 
@@ -17,9 +22,9 @@ def test_volatility_uses_only_the_past_and_agrees_with_numpy() -> None:
     all_tradable = np.ones(close.shape, dtype=bool)
     actual = trailing_volatility(close, all_tradable)
     returns = np.diff(np.log(close), axis=0)
-    for t in (MIN_RETURNS, 20, 40, 59):
-        np.testing.assert_allclose(actual[t], returns[max(0, t - LOOKBACK) : t].std(0, ddof=1), rtol=1e-9)
-    assert (actual[:MIN_RETURNS] == DEFAULT_VOLATILITY).all()
+    for t in (MIN_VOLATILITY_RETURNS, 20, 40, 59):
+        np.testing.assert_allclose(actual[t], returns[max(0, t - VOLATILITY_BARS) : t].std(0, ddof=1), rtol=1e-9)
+    assert (actual[:MIN_VOLATILITY_RETURNS] == DEFAULT_VOLATILITY).all()
     changed = close.copy()
     changed[31:] *= 3
     np.testing.assert_array_equal(trailing_volatility(changed, all_tradable)[:31], actual[:31])
@@ -36,9 +41,9 @@ def test_volatility_uses_only_a_tickers_own_bars() -> None:
     assert market.volatility is not None
     actual = market.volatility.numpy()[:, 1]
     returns = np.diff(np.log(close))
-    assert (actual[: 60 + MIN_RETURNS] == DEFAULT_VOLATILITY).all()
-    for t, last in ((60 + MIN_RETURNS, MIN_RETURNS), (79, 19), (85, 19), (90, 20), (119, 49)):
-        np.testing.assert_allclose(actual[t], returns[max(0, last - LOOKBACK) : last].std(ddof=1), rtol=1e-9)
+    assert (actual[: 60 + MIN_VOLATILITY_RETURNS] == DEFAULT_VOLATILITY).all()
+    for t, last in ((60 + MIN_VOLATILITY_RETURNS, MIN_VOLATILITY_RETURNS), (79, 19), (85, 19), (90, 20), (119, 49)):
+        np.testing.assert_allclose(actual[t], returns[max(0, last - VOLATILITY_BARS) : last].std(ddof=1), rtol=1e-9)
 
 
 @pytest.mark.parametrize("fill", ["next", "same_close"])

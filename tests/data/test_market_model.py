@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from finrl_pod.data import features, market_model, price_features
+from finrl_pod.data import features, price_features
 from finrl_pod.errors import FeatureError
 from finrl_pod.types import Floats, Panel
 from tests.data.panels import panel, random_panel
@@ -73,7 +73,7 @@ def test_betas_average_to_one_where_all_trade() -> None:
 
 def test_beta_is_undefined_in_a_constant_market() -> None:
     constant = panel(np.full((300, 2), 10.0))
-    assert np.isnan(market_model.beta(constant, WINDOW)).all()
+    assert np.isnan(price_features.beta(constant, WINDOW)).all()
 
 
 @pytest.mark.parametrize("name", ["momentum_252_21", "return_5", "residual_momentum"])

@@ -13,8 +13,8 @@ from finrl_pod_envs.trading_envs import PortfolioEnv
 from finrl_pod_strategies.rule_based import EqualWeight
 
 from finrl_pod.data import features
-from finrl_pod.data.membership import Spell, read_membership, with_membership
 from finrl_pod.data.panel import between, make_panel, select
+from finrl_pod.data.side_tables import Spell, read_membership, with_membership
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError

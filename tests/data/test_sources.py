@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finrl_pod.data import sample_panel as sample
-from finrl_pod.data.sample_panel import SampleSource, load_sample
+from finrl_pod.data import built_in_panels as sample
+from finrl_pod.data.built_in_panels import SampleSource, load_sample
 from finrl_pod.data.sources import SOURCES, open_source
 from finrl_pod.data.sources.files import FileSource
-from finrl_pod.data.sources.retry import Retry
+from finrl_pod.data.sources.frames import Retry
 from finrl_pod.errors import DataError, SetupError
 from finrl_pod.protocols import DataSource
 
@@ -79,7 +79,7 @@ def test_the_sample_is_cut_to_tickers_and_dates_and_has_daily_bars_only() -> Non
 
 
 def test_missing_sample_raises_setup_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "FOLDER", tmp_path)
+    monkeypatch.setattr(sample, "SAMPLE_FOLDER", tmp_path)
     with pytest.raises(SetupError, match="install finrl-pod again"):
         load_sample()
 

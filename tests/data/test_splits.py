@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.data.sample_panel import load_sample
+from finrl_pod.data.built_in_panels import load_sample
 from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.errors import DataError
 from finrl_pod.settings.run import SplitConfig

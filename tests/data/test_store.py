@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.data import sample_panel as sample
-from finrl_pod.data.manifest import describe
+from finrl_pod.data import built_in_panels as sample
 from finrl_pod.data.panel import make_panel
-from finrl_pod.data.store import BUILT_IN, MANIFESTS, Store
+from finrl_pod.data.store import BUILT_IN, MANIFESTS, Store, describe
 from finrl_pod.errors import DataError, SetupError
 from finrl_pod.types import Benchmark, Panel
 from tests.data.panels import random_panel
@@ -93,9 +92,11 @@ def test_a_program_may_exit_right_after_loading(tmp_path: Path) -> None:
 
 
 def test_a_damaged_sample_does_not_hide_other_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sp500_dataset.csv.gz").write_bytes((sample.FOLDER / "sp500_dataset.csv.gz").read_bytes()[:100_000])
+    (tmp_path / "sp500_dataset.csv.gz").write_bytes(
+        (sample.SAMPLE_FOLDER / "sp500_dataset.csv.gz").read_bytes()[:100_000]
+    )
     Store(tmp_path / "store").save(small_panel())
-    monkeypatch.setattr(sample, "FOLDER", tmp_path)
+    monkeypatch.setattr(sample, "SAMPLE_FOLDER", tmp_path)
     listed = Store(tmp_path / "store").list()
     assert [m.name for m in listed] == ["sample", "us74", "mine"]
     with pytest.raises(SetupError, match="is missing or damaged: install finrl-pod again"):

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finrl_pod.data import us74_panel as us74
+from finrl_pod.data import built_in_panels as us74
+from finrl_pod.data.built_in_panels import load_us74
 from finrl_pod.data.splits import make_splits
-from finrl_pod.data.us74_panel import load_us74
 from finrl_pod.errors import SetupError
 from finrl_pod.settings.run import BUILT_IN_SPLITS
 
@@ -40,7 +40,7 @@ def test_flaws_are_computed_and_the_licence_is_included() -> None:
         "has 11 one-day moves above 40%",
     ):
         assert phrase in text
-    assert "MIT License" in (us74.FOLDER / "LICENSE").read_text()
+    assert "MIT License" in (us74.US74_FOLDER / "LICENSE").read_text()
 
 
 def test_default_splits_fit_the_dates() -> None:
@@ -51,8 +51,8 @@ def test_default_splits_fit_the_dates() -> None:
 
 @pytest.mark.parametrize("name", ["close", "spread"])
 def test_a_damaged_file_is_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    shutil.copytree(us74.FOLDER, tmp_path / "us74")
-    monkeypatch.setattr(us74, "FOLDER", tmp_path / "us74")
+    shutil.copytree(us74.US74_FOLDER, tmp_path / "us74")
+    monkeypatch.setattr(us74, "US74_FOLDER", tmp_path / "us74")
     damaged = tmp_path / "us74" / f"{name}.parquet"
     damaged.write_bytes(damaged.read_bytes()[:1000])
     with pytest.raises(SetupError, match=rf"{name}\.parquet is missing or damaged: install finrl-pod again"):

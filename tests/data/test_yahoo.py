@@ -15,7 +15,7 @@ import requests
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from finrl_pod.data.sources.retry import Retry
+from finrl_pod.data.sources.frames import Retry
 from finrl_pod.data.sources.yahoo import YahooSource
 from finrl_pod.errors import DataError, FetchError, SetupError
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skfolio.model_selection import WalkForward
 
+from finrl_pod.data.splits import walk_forward_folds
 from finrl_pod.errors import DataError
-from finrl_pod.evaluate.folds import walk_forward_folds
 
 
 @given(

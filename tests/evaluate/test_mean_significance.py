@@ -7,7 +7,7 @@ import pytest
 from scipy import signal, stats
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.mean_significance import (
+from finrl_pod.evaluate.significance import (
     MAX_Z_SCORE,
     REGRESSION,
     alpha_series,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.data.sample_panel import load_sample
+from finrl_pod.data.built_in_panels import load_sample
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate import metrics
 from finrl_pod.files import to_plain

@@ -7,9 +7,9 @@ import pytest
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market
+from finrl_pod.evaluate.attribution import trades_table
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules
-from finrl_pod.evaluate.trades import trades_table
 from finrl_pod.market.costs import Frictions, PerShare, SquareRootImpact
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Window

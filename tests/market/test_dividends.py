@@ -14,8 +14,8 @@ from finrl_pod_strategies.baselines import make_baseline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.data.corporate_actions import CorporateAction, with_actions
 from finrl_pod.data.panel import make_panel
+from finrl_pod.data.side_tables import CorporateAction, with_actions
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.backtest import backtest, simulate

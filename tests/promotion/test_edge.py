@@ -7,7 +7,7 @@ import pytest
 
 import finrl_pod as fp
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.mean_significance import REGRESSION, alpha_series, mean_z_score, upper_tail
+from finrl_pod.evaluate.significance import REGRESSION, alpha_series, mean_z_score, upper_tail
 from finrl_pod.promotion.edge import Edge, judge_returns, measure_edge
 from finrl_pod.types import Floats
 

@@ -15,15 +15,23 @@ from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.evaluate.metrics import sharpe, simple_returns
 from finrl_pod.evaluate.overfitting import backtest_overfitting
 from finrl_pod.evaluate.significance import deflated_sharpe, moments, probabilistic_sharpe, superior_predictive_ability
-from finrl_pod.promotion.diagnostics import PBO_BLOCKS, null_sharpe_variance, trial_sharpes, varying_trials
-from finrl_pod.promotion.edge_significance import ActivePeriod, edge_test
-from finrl_pod.promotion.gate import Verdict, apply_gate, check, min_bars, read_verdict, write_verdict
-from finrl_pod.promotion.rules import (
+from finrl_pod.promotion.edge import ActivePeriod, edge_test
+from finrl_pod.promotion.gate import (
+    PBO_BLOCKS,
     PromotionEvidence,
     Rule,
+    Verdict,
     active_returns,
+    apply_gate,
+    check,
     independent_selections,
+    min_bars,
+    null_sharpe_variance,
+    read_verdict,
     selected_period,
+    trial_sharpes,
+    varying_trials,
+    write_verdict,
 )
 from finrl_pod.promotion.trial_registry import TrialCounts
 from finrl_pod.settings.run import GateConfig

@@ -14,9 +14,8 @@ import pytest
 
 from finrl_pod.data.store import Store
 from finrl_pod.errors import SetupError
-from finrl_pod.promotion.data_sets import list_data_sets
-from finrl_pod.promotion.development import is_demonstration
-from finrl_pod.promotion.trial_registry import FILE, Look, Trial, TrialCounts, TrialRegistry, home
+from finrl_pod.promotion.dataset_fingerprint import is_demonstration
+from finrl_pod.promotion.trial_registry import FILE, Look, Trial, TrialCounts, TrialRegistry, home, list_data_sets
 from finrl_pod.types import Panel
 from tests.data.panels import random_panel
 

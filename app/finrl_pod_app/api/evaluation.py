@@ -25,8 +25,8 @@ from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError, RunError
+from finrl_pod.evaluate.attribution import trades_table
 from finrl_pod.evaluate.backtest import backtest as run_strategy
-from finrl_pod.evaluate.trades import trades_table
 from finrl_pod.files import read_json
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look

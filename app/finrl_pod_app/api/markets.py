@@ -9,11 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from finrl_pod.data.manifest import describe
 from finrl_pod.data.panel import between, select
 from finrl_pod.data.sources.files import ReadOptions, read_file, read_frame
 from finrl_pod.data.sources.tables import without_suffix
-from finrl_pod.data.store import Store
+from finrl_pod.data.store import Store, describe
 from finrl_pod.errors import ConfigError, DataError, InputError
 from finrl_pod.settings.run import BUILT_IN_SPLITS, FeatureConfig, RunConfig, SplitConfig, load, parse
 from finrl_pod.types import Panel

@@ -16,10 +16,10 @@ import pandas as pd
 from finrl_pod.display import cell_text
 from finrl_pod.display import table_html as table_html
 from finrl_pod.errors import InputError, RunError
+from finrl_pod.evaluate.attribution import COLUMNS as TRADE_COLUMNS
 from finrl_pod.evaluate.metrics import METRIC_NAMES, METRICS
-from finrl_pod.evaluate.trades import COLUMNS as TRADE_COLUMNS
 from finrl_pod.files import read_json, read_regular, to_plain, write_json
-from finrl_pod.promotion.rules import significance_per_look
+from finrl_pod.promotion.gate import significance_per_look
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.api.figures import (
@@ -56,7 +56,7 @@ class Backtest:
     """A backtest. split: the tested bars. looks: number of this look at the test split, None if it was not shown.
 
     result: arrays and metrics, see `types.BacktestResult`. trades: one row each, with cost and realised profit, see
-    `finrl_pod.evaluate.trades`. baselines: results on the same prices, bars and rules by name, such as "equal_weight",
+    `attribution.trades_table`. baselines: results on the same prices, bars and rules by name, such as "equal_weight",
     to compare with. in_sample: a warning if the agent was trained or selected on some of these bars.
     """
 

@@ -14,7 +14,7 @@ import typer
 from finrl_pod_app.cli.options import Json, check_exists, print_json
 
 if TYPE_CHECKING:
-    from finrl_pod.data.manifest import Manifest
+    from finrl_pod.data.store import Manifest
     from finrl_pod_app.prices.stored_prices import StoredPrices
 
 HARD_FLAWS = 1

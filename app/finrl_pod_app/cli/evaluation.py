@@ -113,8 +113,7 @@ def trials(
     as_json: Json = False,
 ) -> None:
     """Show the number of trials on each data set, and every look at a test period."""
-    from finrl_pod.promotion.data_sets import list_data_sets
-    from finrl_pod.promotion.trial_registry import TrialRegistry
+    from finrl_pod.promotion.trial_registry import TrialRegistry, list_data_sets
     from finrl_pod_app.cli.console_evaluation import show_trials
 
     registry = TrialRegistry()

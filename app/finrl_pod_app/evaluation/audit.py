@@ -21,9 +21,13 @@ from finrl_pod import opened_files
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import ConfigError, DataError, InputError
-from finrl_pod.evaluate.audit.data_quality import check_data
+from finrl_pod.evaluate.audit.data_checks import (
+    check_data,
+    growth_findings,
+    opened_file_findings,
+    unseen_reader_findings,
+)
 from finrl_pod.evaluate.audit.determinism import BARS, MEMBER_BARS, check_determinism
-from finrl_pod.evaluate.audit.external_data import growth_findings, opened_file_findings, unseen_reader_findings
 from finrl_pod.evaluate.audit.fills import check_fills
 from finrl_pod.evaluate.audit.leakage import check_normaliser, check_selection, check_splits
 from finrl_pod.evaluate.audit.lookahead import CHECK as CHECK_LOOKAHEAD
@@ -35,7 +39,7 @@ from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import release_freed_memory, release_mapped_pages
-from finrl_pod.promotion.rules import REFERENCE
+from finrl_pod.promotion.gate import REFERENCE
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.acting.member_accounts import metrics_of
 from finrl_pod.settings.run import DataConfig, EnvironmentConfig, MandateConfig, RunConfig

@@ -21,7 +21,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.backtest import Ledger, backtest
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.rules import REFERENCE
+from finrl_pod.promotion.gate import REFERENCE
 from finrl_pod.promotion.trial_log import TrialLog
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.protocols import Strategy

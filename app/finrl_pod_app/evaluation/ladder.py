@@ -19,11 +19,11 @@ from finrl_pod.data.splits import Span
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.mean_significance import alpha_series
 from finrl_pod.evaluate.metrics import annual_turnover, bars_per_year, excess_returns, sharpe
+from finrl_pod.evaluate.significance import alpha_series
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.rules import CHAMPION
+from finrl_pod.promotion.gate import CHAMPION
 from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.acting.closed_form import scaled
 from finrl_pod.rl.acting.member_accounts import run_members

@@ -23,8 +23,8 @@ from finrl_pod.evaluate.intervals import MIN_BARS, Interval
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.evaluate.stop_rule import active_band
 from finrl_pod.market.mandate import active_mandate
-from finrl_pod.promotion.edge_significance import ActivePeriod, edge_test
-from finrl_pod.promotion.rules import CHAMPION
+from finrl_pod.promotion.edge import ActivePeriod, edge_test
+from finrl_pod.promotion.gate import CHAMPION
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats
 from finrl_pod_app.evaluation.champions import reference_strategy

@@ -17,10 +17,17 @@ from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
 from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.development import is_demonstration
-from finrl_pod.promotion.gate import Verdict, apply_gate, min_bars, write_verdict
+from finrl_pod.promotion.dataset_fingerprint import is_demonstration
+from finrl_pod.promotion.gate import (
+    BREAK_EVEN_COST_MULTIPLE,
+    CHAMPION,
+    PromotionEvidence,
+    Verdict,
+    apply_gate,
+    min_bars,
+    write_verdict,
+)
 from finrl_pod.promotion.gate import check as check_gate
-from finrl_pod.promotion.rules import BREAK_EVEN_COST_MULTIPLE, CHAMPION, PromotionEvidence
 from finrl_pod.promotion.trial_log import TrialLog, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig

@@ -8,14 +8,12 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 
-from finrl_pod.data.corporate_actions import Dividends, read_actions, with_actions
 from finrl_pod.data.dates import first_moment, last_moment
-from finrl_pod.data.manifest import Manifest
-from finrl_pod.data.membership import read_membership, with_membership
+from finrl_pod.data.side_tables import Dividends, read_actions, read_membership, with_actions, with_membership
 from finrl_pod.data.sources import open_source
 from finrl_pod.data.sources.bounded import ReadLimits, read_bounded
 from finrl_pod.data.sources.files import ReadOptions
-from finrl_pod.data.store import Store
+from finrl_pod.data.store import Manifest, Store
 from finrl_pod.errors import DataError
 from finrl_pod.types import Panel
 

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from finrl_pod.data.manifest import Manifest
-from finrl_pod.data.store import Store
+from finrl_pod.data.store import Manifest, Store
 from finrl_pod.errors import DataError, SetupError
-from finrl_pod.promotion.data_sets import SHORT_HASH
-from finrl_pod.promotion.trial_registry import TrialRegistry
+from finrl_pod.promotion.trial_registry import SHORT_HASH, TrialRegistry
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel

@@ -428,7 +428,7 @@ class AccountRisk(Part):
 
 
 class CombinedTest(Part):
-    """A one-sided test of test and validation together, see `finrl_pod.promotion.edge_significance.CombinedTest`."""
+    """A one-sided test of test and validation together, see `finrl_pod.promotion.edge.CombinedTest`."""
 
     p_value: float
     z_score: Number
@@ -503,7 +503,7 @@ class Overfitting(Part):
 
 
 class Statistics(Part):
-    """Diagnostics of a verdict, see `finrl_pod.promotion.diagnostics`; None where they cannot be computed."""
+    """Diagnostics of a verdict, see `finrl_pod.promotion.gate`; None where they cannot be computed."""
 
     test_intervals: Mapping[str, PartialEstimate] | None = None
     active_sharpe: Number = None

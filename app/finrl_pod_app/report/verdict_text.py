@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from finrl_pod.evaluate.mean_significance import upper_tail
+from finrl_pod.evaluate.significance import upper_tail
 from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number, percent
 from finrl_pod_app.report.edge_text import verdict_paragraph
 
 if TYPE_CHECKING:
-    from finrl_pod.promotion.rules import Rule
+    from finrl_pod.promotion.gate import Rule
     from finrl_pod_app.report.records import Metrics, Overfitting, RuleResult, RunReport, Verdict
 
 # What a rule measures, and the side of its limit on which it passes.
@@ -187,7 +187,7 @@ def few_bars_sentence(bars: int, bars_per_year: float, level: float) -> str:
 
     bars: number of bars of the test split. level: significance level of its test for an edge.
     """
-    from finrl_pod.evaluate.mean_significance import detectable_ratio
+    from finrl_pod.evaluate.significance import detectable_ratio
 
     returns = bars - 1
     if returns < 2 or (smallest := detectable_ratio(returns, bars_per_year, level)) <= CREDIBLE_RATIO:

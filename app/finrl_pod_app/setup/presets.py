@@ -32,8 +32,7 @@ from finrl_pod.settings.run import (
 from finrl_pod.settings.toml import closest_key, record_lines
 
 if TYPE_CHECKING:
-    from finrl_pod.data.manifest import Manifest
-    from finrl_pod.data.store import Store
+    from finrl_pod.data.store import Manifest, Store
 
 # The default agent: the linear policy of ten price features that is solved on the training split, and agents trained
 # from it by gradients through the market, the only algorithm that the study in docs/results.md has measured so far.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from finrl_pod.data.manifest import Manifest
+from finrl_pod.data.store import Manifest
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import available_bytes

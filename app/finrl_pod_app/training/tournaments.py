@@ -12,16 +12,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from finrl_pod.data.manifest import describe
 from finrl_pod.data.splits import Splits, make_splits
-from finrl_pod.data.store import Store
+from finrl_pod.data.store import Store, describe
 from finrl_pod.errors import InputError, Interrupted
 from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import release_freed_memory
 from finrl_pod.native.threads import restored_threads
-from finrl_pod.promotion.rules import significance_per_look
+from finrl_pod.promotion.gate import significance_per_look
 from finrl_pod.promotion.trial_log import TrialLog, looks_so_far
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import RunConfig

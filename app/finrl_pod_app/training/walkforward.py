@@ -25,12 +25,11 @@ from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.scheduled import ScheduledStrategy
 
 from finrl_pod.data.dates import stamp
-from finrl_pod.data.splits import Span, make_splits
+from finrl_pod.data.splits import Fold, Span, make_splits, walk_forward_folds
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError, Interrupted, RunError
 from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.folds import Fold, walk_forward_folds
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns, summary
 from finrl_pod.evaluate.seed_statistics import (
     interquartile_mean,
@@ -40,9 +39,16 @@ from finrl_pod.evaluate.seed_statistics import (
 from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import read_json, to_plain, write_json, write_text
 from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.development import is_demonstration
-from finrl_pod.promotion.gate import Verdict, apply_gate, write_verdict
-from finrl_pod.promotion.rules import BREAK_EVEN_COST_MULTIPLE, CHAMPION, REFERENCE, PromotionEvidence
+from finrl_pod.promotion.dataset_fingerprint import is_demonstration
+from finrl_pod.promotion.gate import (
+    BREAK_EVEN_COST_MULTIPLE,
+    CHAMPION,
+    REFERENCE,
+    PromotionEvidence,
+    Verdict,
+    apply_gate,
+    write_verdict,
+)
 from finrl_pod.promotion.trial_log import span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import MAX_SEED, RunConfig, SplitConfig

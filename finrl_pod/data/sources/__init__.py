@@ -19,7 +19,7 @@ def open_source(name: str) -> DataSource:
     Raises DataError for an unknown name, InputError for a class that cannot be used.
     """
     if name == "sample":
-        from finrl_pod.data.sample_panel import SampleSource
+        from finrl_pod.data.built_in_panels import SampleSource
 
         return SampleSource()
     if name == "yfinance":

@@ -15,8 +15,7 @@ import pandas as pd
 
 from finrl_pod.data.dates import as_utc
 from finrl_pod.data.panel import check_bar
-from finrl_pod.data.sources.frames import check_delivered, clip, panel_of_rows, unfinished
-from finrl_pod.data.sources.retry import Retry
+from finrl_pod.data.sources.frames import Retry, check_delivered, clip, panel_of_rows, unfinished
 from finrl_pod.errors import DataError, FetchError, SetupError
 from finrl_pod.masking import SecretMask
 from finrl_pod.types import Panel

@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.panel import between, select, without_repeats
-from finrl_pod.data.sources.adjusted_close import ADJUSTED_CLOSE, adjusted_rows
 from finrl_pod.data.sources.cells import (
     check_date_format,
     find_date_formats,
@@ -27,7 +26,7 @@ from finrl_pod.data.sources.cells import (
     parse_numbers,
     parse_times,
 )
-from finrl_pod.data.sources.frames import panel_of_columns, panel_of_rows
+from finrl_pod.data.sources.frames import ADJUSTED_CLOSE, adjusted_rows, panel_of_columns, panel_of_rows
 from finrl_pod.data.sources.tables import (
     ACTIONS,
     SUFFIXES,

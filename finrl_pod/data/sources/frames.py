@@ -1,4 +1,4 @@
-"""Conversion of tables to panels, shared by all sources but the sample.
+"""Tools shared by all sources but the sample: tables to panels, adjusted closes, checks and retries of downloads.
 
 Long tables have one row per ticker and bar, wide ones one column of closes per ticker.
 """
@@ -6,7 +6,8 @@ Long tables have one row per ticker and bar, wide ones one column of closes per 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,13 @@ from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import DataError, FetchError
 from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel
 
+ADJUSTED_CLOSE = "adj close"
+NEIGHBOURS = 5  # bars on each side whose median ratio a bar is compared with
+RATIO_TOLERANCE = np.log(1.1)  # of the ratio: adjusted and raw prices are rounded
+MAX_NOTES = 10
 _LENGTH = {bar: pd.Timedelta(length) for bar, length in (("1d", "1D"), ("1h", "1h"), ("15m", "15min"), ("1m", "1min"))}
+
+Result = TypeVar("Result")
 
 
 def panel_of_rows(
@@ -158,3 +165,76 @@ def _check_times(
     raise DataError(
         f"{place}{symbol} goes back in time, from {stamp(times[before], bar)} to {time}: sort the rows by time"
     )
+
+
+def adjusted_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Rows with prices scaled by adjusted close over close, without the adjusted close; and notes on wrong ratios.
+
+    rows: columns "time", "symbol", "close", "adj close" and any of open, high, low; in any order. Dividends and splits
+    move the ratio from one level to another. A bar whose ratio lies outside the levels before and after it has a wrong
+    close or a wrong adjusted close: its open, high and low are scaled by the level before it.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = (rows[ADJUSTED_CLOSE] / rows["close"]).to_numpy(dtype=np.float64)
+    others = [name for name in ("open", "high", "low") if name in rows]
+    notes: list[str] = []
+    used = ratio.copy()
+    for row, level in _wrong_ratios(rows, ratio) if others else ():
+        used[row] = level
+        bar = rows.iloc[row]
+        notes.append(
+            f"{bar['symbol']} on {str(bar['time']).removesuffix(' 00:00:00')} has a close of {bar['close']:g} beside "
+            f"an adj close of {bar[ADJUSTED_CLOSE]:g}, a ratio of {ratio[row]:.4g}, and {level:.4g} on the bars around "
+            f"it: one of the two is wrong; {' and '.join(others)} were adjusted by {level:.4g}."
+        )
+    if len(notes) > MAX_NOTES:
+        notes = [*notes[:MAX_NOTES], f"There are {len(notes) - MAX_NOTES} more bars with a wrong ratio of adj close."]
+    scaled = {name: rows[name] * used for name in others}
+    return rows.assign(**scaled, close=rows[ADJUSTED_CLOSE]).drop(columns=ADJUSTED_CLOSE), tuple(notes)
+
+
+def _wrong_ratios(rows: pd.DataFrame, ratio: Floats) -> list[tuple[int, float]]:
+    """Rows whose ratio lies outside the levels on both sides, and the level before them.
+
+    The first and the last bar of a ticker have one side only: there a split cannot be told from a wrong price.
+    """
+    found: list[tuple[int, float]] = []
+    codes = pd.factorize(rows["symbol"])[0]
+    usable = np.isfinite(ratio) & (ratio > 0)
+    order = np.lexsort((rows["time"].to_numpy(), codes))
+    order = order[usable[order]]
+    for own in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        logs = pd.Series(np.log(ratio[own]))
+        before = logs.rolling(NEIGHBOURS, min_periods=1).median().shift(1).to_numpy()
+        after = logs[::-1].rolling(NEIGHBOURS, min_periods=1).median().shift(1)[::-1].to_numpy()
+        outside = (logs > np.maximum(before, after) + RATIO_TOLERANCE) | (
+            logs < np.minimum(before, after) - RATIO_TOLERANCE
+        )
+        found += [(int(own[i]), float(np.exp(before[i]))) for i in np.flatnonzero(outside)]
+    return found
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Retry policy of a source.
+
+    attempts: calls in total. first_wait: seconds before the second call, doubled with jitter up to longest_wait.
+    timeout: seconds per request.
+    """
+
+    attempts: int = 4
+    first_wait: float = 0.5
+    longest_wait: float = 8.0
+    timeout: float = 15.0
+
+    def call(self, function: Callable[[], Result], transient: Callable[[BaseException], bool]) -> Result:
+        """Call `function` until it succeeds; raises its error if not `transient`, or after the last attempt."""
+        from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+        retrying = Retrying(
+            stop=stop_after_attempt(self.attempts),
+            wait=wait_random_exponential(multiplier=self.first_wait, max=self.longest_wait),
+            retry=retry_if_exception(transient),
+            reraise=True,
+        )
+        return retrying(function)

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from finrl_pod.data.blocks import copy_of_feature
-from finrl_pod.data.normalise import fit_normaliser
 from finrl_pod.data.splits import Splits
+from finrl_pod.data.tensor import fit_normaliser
 from finrl_pod.evaluate.audit.pipeline import Finding
 from finrl_pod.types import Floats, MarketTensor, Normaliser
 

@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike
 
 from finrl_pod.errors import FeatureError, UndefinedFeatureError
 from finrl_pod.evaluate.audit import determinism
-from finrl_pod.evaluate.audit.changed_panels import cut, permuted, with_random_future
 from finrl_pod.evaluate.audit.pipeline import (
     Finding,
     Pipeline,
@@ -27,7 +26,15 @@ from finrl_pod.evaluate.audit.pipeline import (
     record_decisions,
     rollout,
 )
-from finrl_pod.evaluate.audit.probe_bars import DECISION_PROBES, LEAD_IN, decision_bars, table_bars
+from finrl_pod.evaluate.audit.probes import (
+    DECISION_PROBES,
+    LEAD_IN,
+    cut,
+    decision_bars,
+    permuted,
+    table_bars,
+    with_random_future,
+)
 from finrl_pod.types import Floats, MarketTensor, Panel
 
 CHECK = "look-ahead"

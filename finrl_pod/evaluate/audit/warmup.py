@@ -7,9 +7,8 @@ from collections.abc import Set
 import numpy as np
 
 from finrl_pod.errors import FeatureError
-from finrl_pod.evaluate.audit.changed_panels import cut
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, decision_difference, record_decisions
-from finrl_pod.evaluate.audit.probe_bars import decision_bars
+from finrl_pod.evaluate.audit.probes import cut, decision_bars
 from finrl_pod.types import Floats, MarketTensor, Panel
 
 CHECK = "warm-up"

@@ -10,7 +10,7 @@ import pytest
 from finrl_pod_app.evaluation.audit import AuditScope, run_checks
 
 from finrl_pod import opened_files
-from finrl_pod.evaluate.audit.external_data import opened_file_findings
+from finrl_pod.evaluate.audit.data_checks import opened_file_findings
 from tests.evaluate.audit import planted
 from tests.evaluate.audit.pipelines import registered_feature, sound_pipeline
 

@@ -17,7 +17,7 @@ from finrl_pod_app.dashboard.queries import machine, runs, training
 from finrl_pod_app.dashboard.settings import Settings
 
 if TYPE_CHECKING:
-    from finrl_pod.data.manifest import Manifest
+    from finrl_pod.data.store import Manifest
     from finrl_pod.settings.run import RunConfig
     from finrl_pod.types import BacktestResult, Floats, Panel
     from finrl_pod_app.evaluation.audit import Audit

@@ -15,14 +15,13 @@ import pandas as pd
 import torch
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
 
-from finrl_pod.evaluate.attribution import attribution
+from finrl_pod.evaluate.attribution import attribution, trades_table
 from finrl_pod.evaluate.backtest import backtest_result, simulate
 from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS, benchmark_metrics
 from finrl_pod.evaluate.export import bars_table, csv_text, weights_table
 from finrl_pod.evaluate.intervals import account_intervals
 from finrl_pod.evaluate.metrics import METRIC_NAMES, bars_per_year, excess_returns, simple_returns
 from finrl_pod.evaluate.tearsheet import ROLLING_BARS
-from finrl_pod.evaluate.trades import trades_table
 from finrl_pod.evaluate.variations import simulate_recorded
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, Tensor, Times
@@ -119,7 +118,7 @@ def backtest_of(
 
 
 def trades_of(name: str, result: BacktestResult, decisions: DecisionTable, cost_bps: float | None) -> pd.DataFrame:
-    """The trades of `backtest_of` (see `finrl_pod.evaluate.trades`), with a first column strategy."""
+    """The trades of `backtest_of` (see `finrl_pod.evaluate.attribution`), with a first column strategy."""
     trades = trades_table(result, decisions.market, replay_job(decisions, 0, _cost(decisions, cost_bps)).rules)
     trades.insert(0, "strategy", name)
     return trades

@@ -17,10 +17,9 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.flaws import JUMP
-from finrl_pod.data.manifest import Manifest
 from finrl_pod.data.panel import check
 from finrl_pod.data.sources.bounded import read_bounded
-from finrl_pod.data.store import Store
+from finrl_pod.data.store import Manifest, Store
 from finrl_pod.errors import DataError
 from finrl_pod.types import Bools, Panel
 

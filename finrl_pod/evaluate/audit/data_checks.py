@@ -1,4 +1,4 @@
-"""Check for outside information: files and connections that user code opens, and implausible growth."""
+"""Checks of data: flaws of the prices, files and connections that user code opens, and implausible growth."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
+
+from finrl_pod.data.flaws import Flaw, check, sentences
 from finrl_pod.evaluate.audit.pipeline import Finding
 from finrl_pod.evaluate.audit.sensitivity import Sensitivity
 from finrl_pod.opened_files import OpenedFile
+from finrl_pod.types import Panel
 from finrl_pod.user_files import imported_modules, written_path
 
-CHECK = "external data"
+CHECK = "data"
+EXTERNAL_CHECK = "external data"
 ABSURD_GROWTH = 1.1  # annual log growth: the account triples in a year
 # Functions that open files in C, C++ or Rust, where Python's audit hooks see nothing.
 UNSEEN_READERS = {
@@ -31,6 +36,29 @@ UNSEEN_READERS = {
 UNSEEN_MODULES = {"duckdb", "fastparquet", "h5py", "netCDF4", "pyreadr", "tables", "zarr"}
 
 
+def check_data(panel: Panel) -> list[Finding]:
+    """Report the panel's stated flaws and those its checks find; a broken rule is a failure."""
+    found = check(panel)
+    hard = [Finding(CHECK, "fail", flaw.symbol or "prices", flaw.message) for flaw in found if flaw.hard]
+    soft = {flaw.message: flaw for flaw in found if not flaw.hard}
+    known = dict.fromkeys((*panel.flaws, *sentences(found)))
+    warned = [Finding(CHECK, "warn", _part(text, soft), text, _bar(text, soft, panel)) for text in known if text]
+    return hard + warned or [Finding(CHECK, "pass", "prices", "The data has no known flaws.")]
+
+
+def _part(text: str, soft: Mapping[str, Flaw]) -> str:
+    if text.startswith("Survivorship"):
+        return "survivorship"
+    return (soft[text].symbol if text in soft else None) or "prices"
+
+
+def _bar(text: str, soft: Mapping[str, Flaw], panel: Panel) -> str | None:
+    time = soft[text].time if text in soft else None
+    if time is None:
+        return None
+    return str(np.datetime64(time).astype("datetime64[D]" if panel.bar == "1d" else "datetime64[m]"))
+
+
 def opened_file_findings(opened: Iterable[OpenedFile]) -> list[Finding]:
     """A warning for each file or connection that user code opened."""
     readers: dict[str, list[str]] = {}
@@ -40,7 +68,7 @@ def opened_file_findings(opened: Iterable[OpenedFile]) -> list[Finding]:
             names.append(name)
     return [
         Finding(
-            CHECK,
+            EXTERNAL_CHECK,
             "warn",
             target,
             f"{', '.join(names)} open{'s' * (len(names) == 1)} {target}, which may hold information from after the bar "
@@ -61,7 +89,7 @@ def unseen_reader_findings(files: Mapping[str, str]) -> list[Finding]:
                 f"{file} uses {', '.join(calls)}, whose files this check cannot see; they may hold information from "
                 "after the bar of a decision."
             )
-            findings.append(Finding(CHECK, "warn", file, message))
+            findings.append(Finding(EXTERNAL_CHECK, "warn", file, message))
     return findings
 
 
@@ -85,4 +113,4 @@ def growth_findings(name: str, of: Sensitivity, cost: float) -> list[Finding]:
         f"{name} multiplies the account by {math.exp(growth):.1f} a year, and no known strategy of this kind does: "
         "look for information from the future."
     )
-    return [Finding(CHECK, "warn", "growth", message, value=growth)]
+    return [Finding(EXTERNAL_CHECK, "warn", "growth", message, value=growth)]
