@@ -15,7 +15,8 @@ import numpy as np
 from benchmarks.agents import statistics
 from benchmarks.harness.results import Record
 from finrl_pod.evaluate.intervals import binomial_interval
-from finrl_pod.promotion.edge import Edge, SelectedPeriod, measure_edge
+from finrl_pod.promotion.edge import SelectedPeriod, measure_edge
+from finrl_pod.promotion.verdict import Edge
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import Floats
 

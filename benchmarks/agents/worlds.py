@@ -18,7 +18,8 @@ from benchmarks.harness.simulated_markets import planted, prices, without_edge
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, with_extra_feature
-from finrl_pod.promotion.edge import Edge, SelectedPeriod, measure_edge
+from finrl_pod.promotion.edge import SelectedPeriod, measure_edge
+from finrl_pod.promotion.verdict import Edge
 from finrl_pod.rl.acting.closed_form import TiltReturns, scaled, solve
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.algorithm_configs import AnalyticConfig

@@ -24,7 +24,7 @@ from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, leaked_return, to_device, with_extra_feature
 from finrl_pod.evaluate.backtest import backtest, simulate
 from finrl_pod.evaluate.intervals import growth_interval
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import EnvironmentConfig, PPOConfig, SplitConfig
@@ -145,7 +145,7 @@ def excess_over_equal_weight(
     first = train_last + 1
     last = market.steps
     terms = (rules_of(recipe.environment), recipe.environment.cash)
-    equal = backtest(EqualWeight(), panel, market, first, last, *terms)
+    equal = backtest(EqualWeight(), panel, MarketPeriod(market, first, last, *terms))
     device_market = to_device(with_extra_feature(market, "leak", feature, (0, train_last)), device)
     agent = train(device_market, recipe, market.first, train_last - REWARD_LAG, seed, label)
     return log_returns(agent, device_market, first, last) - np.diff(np.log(equal.equity)), agent

@@ -30,6 +30,7 @@ from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod.evaluate.significance import excess_p_value
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig, TournamentConfig
 from finrl_pod.tournament.cohort import CohortTrainer
@@ -74,8 +75,9 @@ def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Fl
         champion = PolicyStrategy(
             [run.snapshot(agent) for agent in selection.ids], selection.ensemble_weights, rule=selection.rule
         )
-    terms = (splits.test.first, splits.test.last, rules_of(config.environment), config.environment.cash)
-    champion_result, base_result = (backtest(strategy, panel, market, *terms) for strategy in (champion, EqualWeight()))
+    costs = config.environment
+    period = MarketPeriod(market, splits.test.first, splits.test.last, rules_of(costs), costs.cash)
+    champion_result, base_result = (backtest(strategy, panel, period) for strategy in (champion, EqualWeight()))
     excess: Floats = np.diff(np.log(champion_result.equity)) - np.diff(np.log(base_result.equity))
     return excess
 

@@ -25,7 +25,8 @@ def column_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
 
 def row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
     """Slices of the rows of a table [T, ...] of at most `BLOCK_CELLS` cells each, or of one row."""
-    bars, cells = shape[0], int(np.prod(shape[1:]))
+    bars = shape[0]
+    cells = int(np.prod(shape[1:]))
     step = max(1, BLOCK_CELLS // max(cells, 1))
     return (slice(first, min(first + step, bars)) for first in range(0, bars, step))
 
@@ -46,10 +47,10 @@ def over_columns(function: Callable[..., Table], *tables: Table) -> Table:
         return function(*tables)
     result: Table | None = None
     for block in blocks:
-        part = function(*(table[:, block] for table in tables))
+        block_result = function(*(table[:, block] for table in tables))
         if result is None:
-            result = np.empty(tables[0].shape, dtype=part.dtype)
-        result[:, block] = part
+            result = np.empty(tables[0].shape, dtype=block_result.dtype)
+        result[:, block] = block_result
     assert result is not None
     return result
 
@@ -61,9 +62,9 @@ def over_rows(function: Callable[..., Table], *tables: Table) -> Table:
         return function(*tables)
     result: Table | None = None
     for block in blocks:
-        part = function(*(table[block] for table in tables))
+        block_result = function(*(table[block] for table in tables))
         if result is None:
-            result = np.empty((len(tables[0]), *part.shape[1:]), dtype=part.dtype)
-        result[block] = part
+            result = np.empty((len(tables[0]), *block_result.shape[1:]), dtype=block_result.dtype)
+        result[block] = block_result
     assert result is not None
     return result

@@ -49,7 +49,7 @@ def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureF
     """Decorator that registers a function Panel -> [T, N] float64 (or [T, 1] for the whole market) under `name`.
 
     The function must be causal and return NaN where undefined. needs: columns of `types.PANEL_COLUMNS`, "benchmark" or
-    "sectors". A file of features that is imported again, and a notebook's cell that runs again, replace their own.
+    "sectors". A file of features that is imported again, and a notebook cell that runs again, replace their features.
     Raises FeatureError for a name that other code has registered, and for an unknown column; InputError for no name.
     """
     check_name("feature", name)
@@ -69,16 +69,16 @@ def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureF
     return add
 
 
-def _same_source(one: FeatureFunction, other: FeatureFunction) -> bool:
+def _same_source(first_function: FeatureFunction, second_function: FeatureFunction) -> bool:
     """Whether two functions were defined under the same name in the same file, or in the notebook or script that runs.
 
-    A notebook's cells have another file name each time that they run.
+    Notebook cells have another file name each time that they run.
     """
-    if not (inspect.isfunction(one) and inspect.isfunction(other)):
+    if not (inspect.isfunction(first_function) and inspect.isfunction(second_function)):
         return False
     first, second = (
         ("__main__" if function.__module__ == "__main__" else function.__code__.co_filename, function.__qualname__)
-        for function in (one, other)
+        for function in (first_function, second_function)
     )
     return first == second
 
@@ -105,8 +105,8 @@ def lookup(name: str) -> Feature:
     """
     if name in _FEATURES:
         return _FEATURES[name]
-    if (found := custom_object(name, f"the feature {name}")) is not None:
-        return own_feature(name, found)
+    if (function := custom_object(name, f"the feature {name}")) is not None:
+        return own_feature(name, function)
     raise FeatureError(f"unknown feature {name!r}; {closest_part('features', name, _FEATURES)}")
 
 
@@ -121,7 +121,7 @@ def own_feature(name: str, function: object) -> Feature:
         if feature.function is function:
             return dataclasses.replace(feature, name=name)
 
-    def computed(panel: Panel) -> Floats:
+    def compute_feature(panel: Panel) -> Floats:
         try:
             with stdout_to_stderr():
                 values: Floats = function(panel)
@@ -130,7 +130,7 @@ def own_feature(name: str, function: object) -> Feature:
             raise FeatureError(message) from error
         return values
 
-    return Feature(name, (), computed)
+    return Feature(name, (), compute_feature)
 
 
 def check(panel: Panel, names: Iterable[str]) -> tuple[Feature, ...]:
@@ -138,7 +138,7 @@ def check(panel: Panel, names: Iterable[str]) -> tuple[Feature, ...]:
     features: list[Feature] = []
     for name in names:
         feature = lookup(name)
-        if feature.name in [known.name for known in features]:
+        if feature.name in [checked_feature.name for checked_feature in features]:
             raise FeatureError(f"feature {name!r} is listed twice; list it once")
         if missing := _missing(feature, panel):
             raise FeatureError(
@@ -180,7 +180,7 @@ def compute_one(panel: Panel, feature: Feature) -> Floats:
 
 
 def _read_only(panel: Panel) -> Panel:
-    """The same panel with arrays that cannot be written to: a feature that changes prices would change the market's."""
+    """The same panel with arrays that cannot be written to: a feature that changes prices would change the market."""
     arrays = {name: getattr(panel, name).view() for name in ("times", "tradable", *panel.columns)}
     for array in arrays.values():
         array.flags.writeable = False
@@ -196,7 +196,7 @@ def _missing(feature: Feature, panel: Panel) -> tuple[str, ...]:
 
 
 def _of_members(function: FeatureFunction, panel: Panel) -> Floats:
-    """A feature [T, N] of the members of the universe, which are compared with each other alone."""
+    """A feature [T, N] of the members of the universe, NaN for others: only members are compared."""
     values = function(panel)
     return values if panel.members is None else np.where(panel.members, values, np.nan)
 
@@ -213,15 +213,15 @@ def _register_with_cross_section(name: str, function: FeatureFunction) -> None:
 
 for _bars in (1, 5, 21, 63, 126, 252):
     _register_with_cross_section(f"return_{_bars}", partial(price_features.log_return, bars=_bars))
-for _far in (126, 252):
-    _register_with_cross_section(f"momentum_{_far}_21", partial(price_features.momentum, far=_far, near=21))
+for _bars in (126, 252):
+    _register_with_cross_section(f"momentum_{_bars}_21", partial(price_features.momentum, first=_bars, last=21))
 for _bars in (21, 63, 252):
     _register_with_cross_section(f"volatility_{_bars}", partial(price_features.volatility, bars=_bars))
 _register_with_cross_section("drawdown_252", partial(price_features.drawdown, bars=252))
 _register_with_cross_section("trend_200", partial(price_features.trend, bars=200))
 _register_with_cross_section("beta_252", partial(price_features.beta, bars=252))
 _register_with_cross_section("idiosyncratic_252", partial(price_features.idiosyncratic_volatility, bars=252))
-_register_with_cross_section("residual_momentum", partial(price_features.residual_momentum, far=252, near=21))
+_register_with_cross_section("residual_momentum", partial(price_features.residual_momentum, first=252, last=21))
 
 register("market_return_1")(partial(price_features.market_return, bars=1))
 register("market_return_21")(partial(price_features.market_return, bars=21))

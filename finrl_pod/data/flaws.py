@@ -17,15 +17,22 @@ _WHOLE = (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 50)
 # (new, old) shares; the price is divided by their ratio. Reverse splits below 1:2 do not occur.
 SPLITS = ((5, 4), (3, 2), *((k, 1) for k in _WHOLE), *((1, k) for k in _WHOLE))
 _SMALLEST_SPLIT = 0.2  # log move of 5:4, less its tolerance
-SPLIT_TOLERANCE = 0.03  # of the log move, for the market's own on that bar
+SPLIT_TOLERANCE = 0.03  # of the log move, for the move of the market on that bar
 SMALL_SPLIT_TOLERANCE = 0.02  # below 2:1, where moves on news are frequent
-SPLIT_SIZE, SPLIT_WINDOW = 6.0, 21  # times the 90% quantile of absolute moves over so many bars
+# times the 90% quantile of absolute moves over so many bars
+SPLIT_SIZE = 6.0
+SPLIT_WINDOW = 21
 STALE_BARS = 15  # three weeks
 # Shares of the bars from which repeated prices are named. Closes alone repeat by chance, the more the coarser their
-# ticks are: a stock of 1 USD in sixteenths repeats an eighth of them, which filled weekends exceed.
+# ticks are: a stock of 1 USD in sixteenths repeats an eighth of them; filled weekends exceed this.
 REPEATS_MIN_BARS = 20  # of a panel whose repeated prices are named
-REPEATED_BARS, REPEATED_INTRADAY_BARS = 0.02, 0.1  # of a single ticker's closes; of a market within the day
-REPEATED_CLOSES, REPEATED_PRICES, FEW_REPEATS = 0.2, 0.02, 10  # of a ticker with and without further columns
+# of the closes of a single ticker; of a market within the day
+REPEATED_BARS = 0.02
+REPEATED_INTRADAY_BARS = 0.1
+# of a ticker with and without further columns
+REPEATED_CLOSES = 0.2
+REPEATED_PRICES = 0.02
+FEW_REPEATS = 10
 WEEKEND_SHARE = 0.05  # of daily bars: with more, the market trades on weekends
 SPARSE_DAYS = 4.0  # between daily bars: more than a long weekend
 MINUTES_PER_BAR = {"1h": 60, "15m": 15, "1m": 1}
@@ -38,7 +45,7 @@ MANY = 3  # tickers that repeat their prices on one bar by chance
 PRICES = ("open", "high", "low", "close")
 SENTENCES_PER_KIND = 10
 SURVIVORSHIP_BARS = 252  # a shorter panel shows too little of which tickers survive
-# Panels store the sentences of their warnings, which are recognised by their text: changing one repeats it there.
+# Panels store the sentences of their warnings, and checks recognise them by their text: a changed one is repeated.
 
 
 @dataclass(frozen=True)
@@ -115,24 +122,25 @@ def _symbols(panel: Panel) -> Iterator[Flaw]:
 def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[Flaw]:
     for column in panel.columns:
         values = getattr(panel, column)
-        known = ~np.isnan(values)
-        holes = panel.tradable & ~known & (column != "spread")
+        is_known = ~np.isnan(values)
+        holes = panel.tradable & ~is_known & (column != "spread")
         if column == "spread":
-            inside = (values >= 0) & (values < MAX_SPREAD)
+            is_valid = (values >= 0) & (values < MAX_SPREAD)
         elif column == "dividend":
-            inside = (values >= 0) & (values < np.nan_to_num(_last_known_close(panel.close), nan=MAX_PRICE))
+            is_valid = (values >= 0) & (values < np.nan_to_num(_last_known_close(panel.close), nan=MAX_PRICE))
         else:
             low, high = (0.0, MAX_VOLUME) if column == "volume" else (MIN_PRICE, MAX_PRICE)
-            inside = (values >= low) & (values <= high)
-        wrong = panel.tradable & known & ~inside
+            is_valid = (values >= low) & (values <= high)
+        wrong = panel.tradable & is_known & ~is_valid
         for t, n in np.argwhere(wrong | holes):
-            place = locate(int(t), int(n)) if locate else ""
-            where = f"{place}: " if place else ""
-            symbol, time = panel.symbols[n], panel.times[t]
-            what = f"{where}{column} of {symbol} on {stamp(time, panel.bar)} is {values[t, n]:g}"
+            cell = locate(int(t), int(n)) if locate else ""
+            prefix = f"{cell}: " if cell else ""
+            symbol = panel.symbols[n]
+            time = panel.times[t]
+            fact = f"{prefix}{column} of {symbol} on {stamp(time, panel.bar)} is {values[t, n]:g}"
             kind = "hole" if holes[t, n] else "price"
             rule = _value_rule(column, values[t, n])
-            yield Flaw(kind, True, f"{what}: {rule}; correct it or leave the bar out", symbol, time)
+            yield Flaw(kind, True, f"{fact}: {rule}; correct it or leave the bar out", symbol, time)
 
 
 def _value_rule(column: str, value: float) -> str:
@@ -158,9 +166,9 @@ def _benchmark(panel: Panel) -> Iterator[Flaw]:
         yield Flaw("price", True, f"{message}: they must be the same bars", benchmark.name)
         return
     for t in np.flatnonzero(~((benchmark.close >= MIN_PRICE) & (benchmark.close <= MAX_PRICE))):
-        what = f"benchmark {benchmark.name} on {stamp(panel.times[t], panel.bar)} is {benchmark.close[t]:g}"
+        fact = f"benchmark {benchmark.name} on {stamp(panel.times[t], panel.bar)} is {benchmark.close[t]:g}"
         rule = _value_rule("close", benchmark.close[t])
-        yield Flaw("price", True, f"{what}: {rule}", benchmark.name, panel.times[t])
+        yield Flaw("price", True, f"{fact}: {rule}", benchmark.name, panel.times[t])
 
 
 def _spacing(panel: Panel) -> Iterator[Flaw]:
@@ -194,24 +202,28 @@ def _weekends(panel: Panel) -> Iterator[Flaw]:
 
 def _repeats(panel: Panel) -> Iterator[Flaw]:
     """Bars on which all, most or single tickers repeat their prices: filled weekends, holidays or gaps."""
-    bars, daily = len(panel.times), panel.bar == "1d"
+    bars = len(panel.times)
+    daily = panel.bar == "1d"
     if bars < REPEATS_MIN_BARS:
         return
     cells = repeated_cells(panel)
-    every, most = repeated_bars(panel, cells), mostly_repeated_bars(panel, cells)
+    all_repeat = repeated_bars(panel, cells)
+    most_repeat = mostly_repeated_bars(panel, cells)
     only_closes = not {"open", "high", "low", "volume"} & set(panel.columns)
     by_chance = REPEATED_BARS if only_closes and len(panel.symbols) == 1 else 0.0
-    for repeated, what in ((every, "every price"), (most, "the prices of most tickers")):
-        count = int(repeated.sum())
+    for is_repeat, contents in ((all_repeat, "every price"), (most_repeat, "the prices of most tickers")):
+        count = int(is_repeat.sum())
         if count > (by_chance if daily else REPEATED_INTRADAY_BARS) * bars:
             message = (
-                f"{_share(count, bars)} {'repeats' if count == 1 else 'repeat'} {what} of the bar before, first on "
-                f"{stamp(panel.times[repeated.argmax()], panel.bar)}: filled weekends or holidays add returns of zero"
+                f"{_share(count, bars)} {'repeats' if count == 1 else 'repeat'} {contents} of the bar before, first on "
+                f"{stamp(panel.times[is_repeat.argmax()], panel.bar)}: filled weekends or holidays add returns of zero"
             )
             fix = "import with --drop-repeats (drop_repeats=True in Python), or remove these rows."
-            message += f"; {fix}" if what == "every price" else "; remove these rows, or leave the tickers out of them."
-            yield Flaw("repeat", False, message, time=panel.times[repeated.argmax()])
-    cells[every | most] = False
+            message += (
+                f"; {fix}" if contents == "every price" else "; remove these rows, or leave the tickers out of them."
+            )
+            yield Flaw("repeat", False, message, time=panel.times[is_repeat.argmax()])
+    cells[all_repeat | most_repeat] = False
     limit = REPEATED_CLOSES if only_closes else REPEATED_PRICES
     for n in np.flatnonzero(cells.sum(0) > np.maximum(limit * panel.tradable.sum(0), FEW_REPEATS)) if daily else ():
         time = panel.times[cells[:, n].argmax()]
@@ -232,45 +244,50 @@ def _jumps(panel: Panel) -> Iterator[Flaw]:
     jumps: list[tuple[int, int, float, float]] = []
     for n in range(len(panel.symbols)):  # one ticker at a time: tables of all would be copies of the prices
         close = panel.close[:, n]
-        known = _last_known_close(close[:, None])[:, 0]
-        moves = close / known - 1
-        jumps += [(int(t), n, known[t], moves[t]) for t in np.flatnonzero(np.abs(np.nan_to_num(moves)) > JUMP)]
-    for t, n, before, move in sorted(jumps):
-        symbol, time = panel.symbols[n], panel.times[t]
+        last_close = _last_known_close(close[:, None])[:, 0]
+        moves = close / last_close - 1
+        jumps += [(int(t), n, last_close[t], moves[t]) for t in np.flatnonzero(np.abs(np.nan_to_num(moves)) > JUMP)]
+    for t, n, price, move in sorted(jumps):
+        symbol = panel.symbols[n]
+        time = panel.times[t]
         verb = "rises" if move > 0 else "falls"
-        prices = f"from {before:g} to {panel.close[t, n]:g}"
+        prices = f"from {price:g} to {panel.close[t, n]:g}"
         message = f"{symbol} {verb} {abs(move):.0%} in one bar on {stamp(time, panel.bar)} ({prices}), kept as is."
         yield Flaw("jump", False, message, symbol, time)
 
 
 def _last_known_close(close: Floats) -> Floats:
     """[T, N] last known of the closes [T, N] before each bar, NaN before the first."""
-    known: Floats = pd.DataFrame(close).ffill().shift().to_numpy()
-    return known
+    last_close: Floats = pd.DataFrame(close).ffill().shift().to_numpy()
+    return last_close
 
 
 def _splits(panel: Panel) -> Iterator[Flaw]:
-    """Single moves to a price ratio that splits have, far outside the ticker's usual moves of that time."""
+    """Single moves to a price ratio that splits have, far outside usual moves of the ticker at that time."""
     for n, symbol in enumerate(panel.symbols):
         bars = np.flatnonzero(panel.tradable[:, n])
         if len(bars) <= SPLIT_WINDOW:
             continue
         moves = np.diff(np.log(panel.close[bars, n]))
-        if np.abs(moves).max() <= _SMALLEST_SPLIT:  # spares the quantiles, which take a second per million bars
+        if np.abs(moves).max() <= _SMALLEST_SPLIT:  # spares the quantiles: a second per million bars
             continue
-        usual = pd.Series(np.abs(moves)).rolling(SPLIT_WINDOW, center=True, min_periods=SPLIT_WINDOW // 2).quantile(0.9)
-        far = np.abs(moves) - np.minimum(SPLIT_TOLERANCE, usual.to_numpy()) > SPLIT_SIZE * usual.to_numpy()
-        for i in np.flatnonzero(far & (np.abs(moves) > _SMALLEST_SPLIT)):
-            new, old = min(SPLITS, key=lambda ratio: abs(moves[i] + np.log(ratio[0] / ratio[1])))
-            tolerance = SMALL_SPLIT_TOLERANCE if old in (2, 4) and new > old else SPLIT_TOLERANCE
-            if abs(moves[i] + np.log(new / old)) > tolerance:
+        usual_moves = (
+            pd.Series(np.abs(moves)).rolling(SPLIT_WINDOW, center=True, min_periods=SPLIT_WINDOW // 2).quantile(0.9)
+        )
+        is_far = (
+            np.abs(moves) - np.minimum(SPLIT_TOLERANCE, usual_moves.to_numpy()) > SPLIT_SIZE * usual_moves.to_numpy()
+        )
+        for i in np.flatnonzero(is_far & (np.abs(moves) > _SMALLEST_SPLIT)):
+            new_shares, old_shares = min(SPLITS, key=lambda ratio: abs(moves[i] + np.log(ratio[0] / ratio[1])))
+            tolerance = SMALL_SPLIT_TOLERANCE if old_shares in (2, 4) and new_shares > old_shares else SPLIT_TOLERANCE
+            if abs(moves[i] + np.log(new_shares / old_shares)) > tolerance:
                 continue
             time = panel.times[bars[i + 1]]
             doubt = ", and the prices are not adjusted as stated" if panel.adjusted else ""
             message = (
                 f"{symbol} moves from {panel.close[bars[i], n]:g} to {panel.close[bars[i + 1], n]:g} on "
-                f"{stamp(time, panel.bar)}: likely a {new}:{old} split{doubt}; adjust the prices before it, or "
-                "ignore this if there was news."
+                f"{stamp(time, panel.bar)}: likely a {new_shares}:{old_shares} split{doubt}; adjust the prices before "
+                "it, or ignore this if there was news."
             )
             yield Flaw("split", False, message, symbol, time)
 
@@ -309,8 +326,10 @@ def _lifetimes(panel: Panel) -> Iterator[Flaw]:
         missing = last - first + 1 - bars.size
         if missing:
             hole = panel.times[first + int(np.argmin(panel.tradable[first : last + 1, n]))]
-            many = "1 bar" if missing == 1 else f"{missing} bars"
-            message = f"{symbol} lacks {many} inside its life, first on {stamp(hole, panel.bar)}, untradable there."
+            bar_count = "1 bar" if missing == 1 else f"{missing} bars"
+            message = (
+                f"{symbol} lacks {bar_count} inside its life, first on {stamp(hole, panel.bar)}, untradable there."
+            )
             yield Flaw("gap", False, message, symbol, hole)
 
 
@@ -319,12 +338,13 @@ def _ranges(panel: Panel) -> Iterator[Flaw]:
     if panel.low is None or panel.high is None:
         return
     slack = 1e-4
-    outside = panel.high < panel.low * (1 - slack)
+    is_outside = panel.high < panel.low * (1 - slack)
     for price in (panel.open, panel.close):
         if price is not None:
-            outside |= (price < panel.low * (1 - slack)) | (price > panel.high * (1 + slack))
-    for t, n in np.argwhere(outside):
-        symbol, time = panel.symbols[n], panel.times[t]
+            is_outside |= (price < panel.low * (1 - slack)) | (price > panel.high * (1 + slack))
+    for t, n in np.argwhere(is_outside):
+        symbol = panel.symbols[n]
+        time = panel.times[t]
         message = f"{symbol} on {stamp(time, panel.bar)} has an open or close outside its low and high."
         yield Flaw("range", False, message, symbol, time)
 
@@ -334,24 +354,24 @@ def _outliers(panel: Panel) -> Iterator[Flaw]:
     limits = {1: np.log(1 + JUMP), -1: -np.log(1 - JUMP)}  # of log moves up and down
     for n, symbol in enumerate(panel.symbols):  # one ticker at a time: tables of all would be copies of the prices
         close = panel.close[:, n]
-        known = _last_known_close(close[:, None])[:, 0]
+        last_close = _last_known_close(close[:, None])[:, 0]
         opens = close if panel.open is None else panel.open[:, n]
         rows: list[tuple[int, str, float, str]] = []
         if panel.open is not None:
             for sign, limit in limits.items():
-                nearest = np.fmin(sign * np.log(opens / known), sign * np.log(opens / close))
+                nearest = np.fmin(sign * np.log(opens / last_close), sign * np.log(opens / close))
                 for t in np.flatnonzero(nearest > limit):
-                    before = f" after a close of {known[t]:g}" if np.isfinite(known[t]) else ""
-                    rows.append((int(t), "opens at", opens[t], f"{before} and before one of {close[t]:g}"))
+                    context = f" after a close of {last_close[t]:g}" if np.isfinite(last_close[t]) else ""
+                    rows.append((int(t), "opens at", opens[t], f"{context} and before one of {close[t]:g}"))
         for name, extreme, sign in (("high", np.maximum, 1), ("low", np.minimum, -1)):
             values = getattr(panel, name)
             if values is not None:
                 nearest = extreme(opens, close)
                 for t in np.flatnonzero(sign * np.log(values[:, n] / nearest) > limits[sign]):
                     rows.append((int(t), f"has a {name} of", values[t, n], f" beside a price of {nearest[t]:g}"))
-        for bar, what, value, beside in sorted(rows):
+        for bar, description, value, comparison in sorted(rows):
             time = panel.times[bar]
-            message = f"{symbol} {what} {value:g} on {stamp(time, panel.bar)}{beside}, kept as is; check it."
+            message = f"{symbol} {description} {value:g} on {stamp(time, panel.bar)}{comparison}, kept as is; check it."
             yield Flaw("outlier", False, message, symbol, time)
 
 
@@ -361,11 +381,12 @@ def _unknown_spreads(panel: Panel) -> Iterator[Flaw]:
         return
     unknown = panel.tradable & np.isnan(panel.spread)
     for n in np.flatnonzero(unknown.any(0)):
-        count, time = int(unknown[:, n].sum()), panel.times[int(unknown[:, n].argmax())]
-        many = "1 bar" if count == 1 else f"{count} bars"
+        count = int(unknown[:, n].sum())
+        time = panel.times[int(unknown[:, n].argmax())]
+        bar_count = "1 bar" if count == 1 else f"{count} bars"
         message = (
-            f"{panel.symbols[n]} has no spread on {many}, first on {stamp(time, panel.bar)}: its spreads cannot be "
-            "charged."
+            f"{panel.symbols[n]} has no spread on {bar_count}, first on {stamp(time, panel.bar)}: its spreads cannot "
+            "be charged."
         )
         yield Flaw("spread", False, message, panel.symbols[n], time)
 
@@ -380,38 +401,38 @@ def _survivorship(panel: Panel) -> Iterator[Flaw]:
         f"Survivorship: all {len(panel.symbols)} tickers trade until the last bar, none was delisted; they were "
         "probably selected with hindsight."
     )
-    if not any("urvivorship" in stated and stated != message for stated in panel.flaws):
+    if not any("urvivorship" in sentence and sentence != message for sentence in panel.flaws):
         yield Flaw("survivorship", False, message)
 
 
 # ---------------------------------------------------------------------- repeated prices
 #
-# Weekends, holidays and gaps that a source filled forward: nothing trades on them. They add zero returns, which hide
+# Weekends, holidays and gaps that a source filled forward: nothing trades on them. They add returns of zero that hide
 # reversals and momentum between the days around them, and a year has more bars than days of trading.
 
 
 def repeated_cells(panel: Panel) -> Bools:
-    """[T, N], True where a ticker's prices repeat those of its bar before, or its close alone if they are all the same.
+    """[T, N], True where all prices of a ticker equal the prices of the bar before, or all equal the close before.
 
     With a volume that is neither 0 nor repeated, it has traded.
     """
-    repeated: Bools = np.zeros(panel.close.shape, dtype=bool)
+    is_repeat: Bools = np.zeros(panel.close.shape, dtype=bool)
     for n in range(len(panel.symbols)):  # one ticker at a time: tables of all would be copies of the prices
         bars = np.flatnonzero(panel.tradable[:, n])
         close = panel.close[bars, n]
-        others = [getattr(panel, name)[bars, n] for name in PRICES if name in panel.columns]
-        same = np.logical_and.reduce([_equal(x[1:], x[:-1]) for x in others])
-        flat = np.logical_and.reduce([_equal(x[1:], close[1:]) for x in others]) & _equal(close[1:], close[:-1])
-        cells = same | flat
+        quotes = [getattr(panel, name)[bars, n] for name in PRICES if name in panel.columns]
+        is_same = np.logical_and.reduce([_equal(x[1:], x[:-1]) for x in quotes])
+        flat = np.logical_and.reduce([_equal(x[1:], close[1:]) for x in quotes]) & _equal(close[1:], close[:-1])
+        cells = is_same | flat
         if panel.volume is not None:
             volume = panel.volume[bars, n]
             cells &= (volume[1:] == 0) | (volume[1:] == volume[:-1])
-        repeated[bars[1:], n] = cells
-    return repeated
+        is_repeat[bars[1:], n] = cells
+    return is_repeat
 
 
 def repeated_bars(panel: Panel, cells: Bools) -> Bools:
-    """[T], True at bars on which every ticker that trades repeats its prices. cells: of `repeated_cells`."""
+    """[T], True at bars on which every ticker that trades repeats its prices. cells: result of `repeated_cells`."""
     trades = panel.tradable.any(1)
     return np.asarray(trades & (cells | ~panel.tradable).all(1))
 
@@ -419,8 +440,8 @@ def repeated_bars(panel: Panel, cells: Bools) -> Bools:
 def mostly_repeated_bars(panel: Panel, cells: Bools) -> Bools:
     """[T], True at other bars on which half of the tickers, and three or more, repeat their prices."""
     count = cells.sum(1)
-    most = (count >= MANY) & (2 * count >= panel.tradable.sum(1))
-    return np.asarray(most & ~repeated_bars(panel, cells))
+    is_repeat = (count >= MANY) & (2 * count >= panel.tradable.sum(1))
+    return np.asarray(is_repeat & ~repeated_bars(panel, cells))
 
 
 def _equal(x: Floats, y: Floats) -> Bools:

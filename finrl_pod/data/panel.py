@@ -43,12 +43,11 @@ def make_panel(
 ) -> Panel:
     """Build a panel from arrays after checking them.
 
-    times: [T] datetime64, naive and in UTC; daily bars carry their session's date at 00:00.
+    times: [T] datetime64, naive and in UTC; daily bars carry the date of their session at 00:00.
     columns: "close" and any of "open", "high", "low", "volume", each [T, N] float; NaN where there is no bar. Also
         "spread" [T, N], NaN where unknown, and "dividend" [T, N], NaN where there is none.
-    sectors: [N], sector of each symbol.
-    flaws: sentences known to the source; those of the checks are appended.
-    allow_gaps: a bar between a ticker's first and last that lacks a value becomes untradable and is listed as a flaw;
+    sectors: [N], sector of each symbol. flaws: sentences known to the source; the checks append theirs. allow_gaps: a
+    bar between the first and last of a ticker that lacks a value becomes untradable and is listed as a flaw;
         otherwise it is an error. Before its first and after its last bar a ticker is untradable either way.
     locate: source of cell (t, n) for messages, such as "prices.csv, line 7"; "" if unknown.
     Raises DataError for unknown columns, no bars, times that do not increase, prices that are not positive and
@@ -89,7 +88,7 @@ def make_panel(
         flaws=tuple(flaws),
         **values,
     )
-    return _checked(panel, locate)
+    return _check_panel(panel, locate)
 
 
 def select(panel: Panel, symbols: Sequence[str]) -> Panel:
@@ -101,8 +100,10 @@ def select(panel: Panel, symbols: Sequence[str]) -> Panel:
         return panel
     unknown = [s for s in symbols if s not in panel.symbols]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], panel.symbols, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {_listed(panel.symbols)}"
+        close_matches = difflib.get_close_matches(unknown[0], panel.symbols, n=3)
+        hint = (
+            f"did you mean {' or '.join(close_matches)}?" if close_matches else f"it has {_symbol_list(panel.symbols)}"
+        )
         raise DataError(f"panel {panel.name!r} has no ticker {', '.join(unknown)}: {hint}")
     columns = [panel.symbols.index(s) for s in symbols]
     return _derive(panel, slice(None), columns, tuple(symbols))
@@ -120,34 +121,34 @@ def between(panel: Panel, start: str | pd.Timestamp | None, end: str | pd.Timest
     first, stop = np.searchsorted(panel.times, low, "left"), np.searchsorted(panel.times, high, "right")
     if first >= stop:
         have = f"{stamp(panel.times[0], panel.bar)} to {stamp(panel.times[-1], panel.bar)}"
-        asked = " ".join(f"{word} {date}" for word, date in (("from", start), ("to", end)) if date is not None)
-        raise DataError(f"panel {panel.name!r} has no bars {asked}: it covers {have}")
+        request = " ".join(f"{word} {date}" for word, date in (("from", start), ("to", end)) if date is not None)
+        raise DataError(f"panel {panel.name!r} has no bars {request}: it covers {have}")
     return _derive(panel, slice(int(first), int(stop)), list(range(len(panel.symbols))), panel.symbols)
 
 
 def without_repeats(panel: Panel) -> Panel:
     """Leave out the bars on which every ticker repeats its prices, such as filled weekends, and state their number."""
-    repeated = repeated_bars(panel, repeated_cells(panel))
-    count = int(repeated.sum())
+    is_repeat = repeated_bars(panel, repeated_cells(panel))
+    count = int(is_repeat.sum())
     if not count:
         return panel
-    kept = _derive(panel, ~repeated, list(range(len(panel.symbols))), panel.symbols)
-    what = (
+    panel_without = _derive(panel, ~is_repeat, list(range(len(panel.symbols))), panel.symbols)
+    subject = (
         "1 bar that repeated every price of the bar before was"
         if count == 1
         else (f"{count} bars that repeated every price of the bar before were")
     )
-    return dataclasses.replace(kept, flaws=(f"{what} left out.", *kept.flaws))
+    return dataclasses.replace(panel_without, flaws=(f"{subject} left out.", *panel_without.flaws))
 
 
 def _derive(panel: Panel, rows: slice | Bools, columns: list[int], symbols: tuple[str, ...]) -> Panel:
-    """Slice rows and columns. Flaws found by the checks are recomputed, those of the source are kept."""
-    found = set(sentences(check(panel)))
+    """Slice rows and columns. Flaws found by the checks are recomputed, flaws of the source are kept."""
+    check_messages = set(sentences(check(panel)))
     cut = {c: getattr(panel, c)[rows][:, columns].copy() for c in panel.columns}
     benchmark = panel.benchmark
     if benchmark is not None:
         benchmark = dataclasses.replace(benchmark, close=benchmark.close[rows].copy())
-    derived = dataclasses.replace(
+    derived_panel = dataclasses.replace(
         panel,
         times=panel.times[rows].copy(),
         symbols=symbols,
@@ -155,13 +156,13 @@ def _derive(panel: Panel, rows: slice | Bools, columns: list[int], symbols: tupl
         sectors=None if panel.sectors is None else tuple(panel.sectors[n] for n in columns),
         members=None if panel.members is None else panel.members[rows][:, columns].copy(),
         benchmark=benchmark,
-        flaws=tuple(f for f in panel.flaws if f not in found),
+        flaws=tuple(f for f in panel.flaws if f not in check_messages),
         **cut,
     )
-    return _checked(derived, None)
+    return _check_panel(derived_panel, None)
 
 
-def _checked(panel: Panel, locate: Locate | None) -> Panel:
+def _check_panel(panel: Panel, locate: Locate | None) -> Panel:
     """Raise DataError for the first hard flaw, record the soft ones."""
     flaws = check(panel, locate)
     for flaw in flaws:
@@ -202,36 +203,37 @@ def _check_gaps(
     if allow:
         return
     # Files often have volume 0 where there is no price: volume alone does not make a bar.
-    some = np.logical_or.reduce([~np.isnan(value) for column, value in values.items() if column != "volume"])
-    before, after = np.logical_or.accumulate(some, 0), np.logical_or.accumulate(some[::-1], 0)[::-1]
-    gaps = np.argwhere(~tradable & before & after)
+    has_price = np.logical_or.reduce([~np.isnan(value) for column, value in values.items() if column != "volume"])
+    priced_before = np.logical_or.accumulate(has_price, 0)
+    priced_after = np.logical_or.accumulate(has_price[::-1], 0)[::-1]
+    gaps = np.argwhere(~tradable & priced_before & priced_after)
     if not len(gaps):
         return
     t, n = map(int, gaps[0])
     missing = [c for c, value in values.items() if np.isnan(value[t, n])]
-    place = locate(t, n) if locate else ""
-    where = f"{place}: " if place else ""
+    location = locate(t, n) if locate else ""
+    prefix = f"{location}: " if location else ""
     weekends = weekend_days(times)
     rare = sum(day is not None for day in weekends) <= max(1, WEEKEND_SHARE * len(times))
     if bar == "1d" and rare and (day := weekends[t]) and len(symbols) > 1:
-        quoted = symbols[int(some[t].argmax())]
+        quoted_symbol = symbols[int(has_price[t].argmax())]
         raise DataError(
-            f"{where}{stamp(times[t], bar)} is a {day} on which {quoted} has prices and {symbols[n]} has none: remove "
-            f"the rows of {quoted} on that day, or pass --allow-gaps (allow_gaps=True in Python) to "
+            f"{prefix}{stamp(times[t], bar)} is a {day} on which {quoted_symbol} has prices and {symbols[n]} has none: "
+            f"remove the rows of {quoted_symbol} on that day, or pass --allow-gaps (allow_gaps=True in Python) to "
             "make the others untradable"
         )
-    more = f" (and {len(gaps) - 1} more such bars)" if len(gaps) > 1 else ""
+    further_gaps = f" (and {len(gaps) - 1} more such bars)" if len(gaps) > 1 else ""
     day = stamp(times[t], bar)
-    if locate and not place:
-        what = f"there is no row for {symbols[n]} on {day}"
+    if locate and not location:
+        fact = f"there is no row for {symbols[n]} on {day}"
     else:
         lacks = "prices" if len(missing) == len(values) > 1 else " and no ".join(missing)
-        what = f"{symbols[n]} has no {lacks} on {day}"
+        fact = f"{symbols[n]} has no {lacks} on {day}"
     raise DataError(
-        f"{where}{what}, a gap{more}: "
+        f"{prefix}{fact}, a gap{further_gaps}: "
         "fill it in, or pass --allow-gaps (allow_gaps=True in Python) to make such bars untradable"
     )
 
 
-def _listed(symbols: tuple[str, ...]) -> str:
+def _symbol_list(symbols: tuple[str, ...]) -> str:
     return ", ".join(symbols[:8]) + (f" and {len(symbols) - 8} more" if len(symbols) > 8 else "")

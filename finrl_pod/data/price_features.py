@@ -1,13 +1,13 @@
 """Features of prices: returns, momentum, volatility, ranks, the market model and FinRL's technical indicators.
 
-Per-ticker features are [T, N], those of the market or the index [T, 1]; float64, NaN where undefined. Returns are log
-returns, volatilities are per bar (not annualised), and windows count a series' own bars, skipping gaps.
+Per-ticker features are [T, N], features of the market or the index [T, 1]; float64, NaN where undefined. Returns are
+log returns, volatilities are per bar (not annualised), and windows count a series' own bars, skipping gaps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,27 +18,27 @@ from finrl_pod.types import Bools, Floats, Panel
 
 # A cross-sectional spread below this fraction of the largest value is rounding error.
 _RELATIVE_SPREAD = 1e-12
-# A residual variance below this fraction of the ticker's own is rounding error: the ticker is the market.
+# A residual variance below this fraction of the variance of a ticker is rounding error: the ticker is the market.
 _RELATIVE_RESIDUAL = 1e-10
 
 
 def over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Floats) -> Floats:
-    """Apply `function` to each column's valid rows as if they were consecutive: windows skip gaps.
+    """Apply `function` to valid rows of each column as if they were consecutive: windows skip gaps.
 
     valid: [T, N] bool. columns: [T, N] float64 each. function: receives the columns with valid rows moved to the top,
     [T, N] with NaN below, and returns [T, N]. Returns [T, N], NaN where `valid` is False. Row i of a moved column is
-    the ticker's i-th bar regardless of later ones, so causal functions stay causal. It computes each column by itself
-    and is called with a few columns at a time, so that its temporary arrays stay small on long tables.
+    the i-th bar of the ticker regardless of later ones, so causal functions stay causal. It computes each column by
+    itself and is called with a few columns at a time, so that its temporary arrays stay small on long tables.
     """
 
     def of_block(valid: Bools, *columns: Floats) -> Floats:
         if valid.all():
             return function(*columns)
         order = np.argsort(~valid, axis=0, kind="stable")
-        moved_valid = np.take_along_axis(valid, order, axis=0)
-        moved = (np.where(moved_valid, np.take_along_axis(column, order, axis=0), np.nan) for column in columns)
+        top_valid = np.take_along_axis(valid, order, axis=0)
+        top_rows = (np.where(top_valid, np.take_along_axis(column, order, axis=0), np.nan) for column in columns)
         result = np.full(valid.shape, np.nan)
-        np.put_along_axis(result, order, function(*moved), axis=0)
+        np.put_along_axis(result, order, function(*top_rows), axis=0)
         result[~valid] = np.nan
         return result
 
@@ -53,36 +53,23 @@ def lag(values: Floats, bars: int) -> Floats:
 
 
 def log_return(panel: Panel, bars: int) -> Floats:
-    """Log return ln(close[t] / close[t - bars]): [T, N], NaN for a ticker's first `bars` bars."""
+    """Log return ln(close[t] / close[t - bars]): [T, N], NaN for the first `bars` bars of a ticker."""
     return momentum(panel, bars, 0)
 
 
-def momentum(panel: Panel, far: int, near: int) -> Floats:
-    """Momentum ln(close[t - near] / close[t - far]): [T, N]. Jegadeesh and Titman (1993); (252, 21): 12-1 months."""
-
-    def moved(log_close: Floats) -> Floats:
-        return lag(log_close, near) - lag(log_close, far)
-
-    return over_own_bars(moved, panel.tradable, np.log(panel.close))
+def momentum(panel: Panel, first: int, last: int) -> Floats:
+    """Momentum ln(close[t - last] / close[t - first]): [T, N]. Jegadeesh and Titman (1993); (252, 21): 12-1 months."""
+    return over_own_bars(lambda log: lag(log, last) - lag(log, first), panel.tradable, np.log(panel.close))
 
 
 def volatility(panel: Panel, bars: int) -> Floats:
     """Standard deviation (n - 1) of the last `bars` log returns: [T, N], per bar."""
-
-    def moved(log_close: Floats) -> Floats:
-        return rolling_std(log_close - lag(log_close, 1), bars)
-
-    return over_own_bars(moved, panel.tradable, np.log(panel.close))
+    return over_own_bars(lambda log: rolling(log - lag(log, 1), bars, "std"), panel.tradable, np.log(panel.close))
 
 
 def drawdown(panel: Panel, bars: int) -> Floats:
     """Drawdown close[t] / max(last `bars` closes, t included) - 1: [T, N], at most 0."""
-
-    def moved(close: Floats) -> Floats:
-        highest: Floats = pd.DataFrame(close).rolling(bars).max().to_numpy()
-        return close / highest - 1
-
-    return over_own_bars(moved, panel.tradable, panel.close)
+    return over_own_bars(lambda close: close / rolling(close, bars, "max") - 1, panel.tradable, panel.close)
 
 
 def trend(panel: Panel, bars: int) -> Floats:
@@ -90,17 +77,12 @@ def trend(panel: Panel, bars: int) -> Floats:
 
     The distance from a moving average, as in the trading rules of Brock, Lakonishok and LeBaron (1992).
     """
-
-    def moved(close: Floats) -> Floats:
-        mean: Floats = pd.DataFrame(close).rolling(bars).mean().to_numpy()
-        return np.log(close / mean)
-
-    return over_own_bars(moved, panel.tradable, panel.close)
+    return over_own_bars(lambda close: np.log(close / rolling(close, bars, "mean")), panel.tradable, panel.close)
 
 
-def rolling_std(values: Floats, bars: int) -> Floats:
-    """Standard deviation (n - 1) over the last `bars` rows of [T, N]; NaN until all of them are defined."""
-    result: Floats = pd.DataFrame(values).rolling(bars).std().to_numpy()
+def rolling(values: Floats, bars: int, statistic: Literal["mean", "std", "max", "sum"]) -> Floats:
+    """Statistic over the last `bars` rows of [T, N]; NaN until all of them are defined. std divides by n - 1."""
+    result: Floats = getattr(pd.DataFrame(values).rolling(bars), statistic)().to_numpy()
     return result
 
 
@@ -113,14 +95,14 @@ def zscore(values: Floats) -> Floats:
 
 
 def _zscore(values: Floats) -> Floats:
-    defined = np.isfinite(values)
-    filled = np.where(defined, values, 0.0)
-    count = np.maximum(defined.sum(1, keepdims=True), 1)
-    centred = np.where(defined, values - filled.sum(1, keepdims=True) / count, 0.0)
-    std: Floats = np.sqrt((centred**2).sum(1, keepdims=True) / count)
+    is_defined = np.isfinite(values)
+    filled = np.where(is_defined, values, 0.0)
+    count = np.maximum(is_defined.sum(1, keepdims=True), 1)
+    deviations = np.where(is_defined, values - filled.sum(1, keepdims=True) / count, 0.0)
+    std: Floats = np.sqrt((deviations**2).sum(1, keepdims=True) / count)
     spread = std > _RELATIVE_SPREAD * np.abs(filled).max(1, keepdims=True, initial=0.0)
-    result: Floats = np.divide(centred, std, out=np.zeros_like(centred), where=spread)
-    result[~defined] = np.nan
+    result: Floats = np.divide(deviations, std, out=np.zeros_like(deviations), where=spread)
+    result[~is_defined] = np.nan
     return result
 
 
@@ -140,7 +122,7 @@ def _rank(values: Floats) -> Floats:
 
 
 def sector_neutral(values: Floats, sectors: tuple[str, ...]) -> Floats:
-    """Difference to the mean of the ticker's sector in each bar: [T, N] -> [T, N], NaN stays NaN.
+    """Difference to the mean of the sector in each bar: [T, N] -> [T, N], NaN stays NaN.
 
     sectors: [N]. Industry-relative characteristics as in Asness, Porter and Stevens (2000).
     """
@@ -154,42 +136,32 @@ def sector_neutral(values: Floats, sectors: tuple[str, ...]) -> Floats:
 
 def market_return(panel: Panel, bars: int) -> Floats:
     """Log return over `bars` bars of the equal-weight portfolio, rebalanced every bar: [T, 1]."""
-
-    def moved(returns: Floats) -> Floats:
-        total: Floats = pd.DataFrame(returns).rolling(bars).sum().to_numpy()
-        return total
-
     returns = market_log_returns(panel)
-    return over_own_bars(moved, np.isfinite(returns), returns)
+    return over_own_bars(lambda series: rolling(series, bars, "sum"), np.isfinite(returns), returns)
 
 
 def market_volatility(panel: Panel, bars: int) -> Floats:
     """Standard deviation (n - 1) of the last `bars` log returns of the equal-weight portfolio: [T, 1]."""
     returns = market_log_returns(panel)
-    return over_own_bars(lambda moved: rolling_std(moved, bars), np.isfinite(returns), returns)
+    return over_own_bars(lambda series: rolling(series, bars, "std"), np.isfinite(returns), returns)
 
 
 def breadth(panel: Panel, bars: int) -> Floats:
-    """Fraction of tickers that close above the mean of their last `bars` closes: [T, 1], of those with enough bars."""
-
-    def moved(close: Floats) -> Floats:
-        mean: Floats = pd.DataFrame(close).rolling(bars).mean().to_numpy()
-        return close - mean
-
-    above = over_own_bars(moved, panel.tradable, panel.close)
-    return _mean(np.where(above > 0, 1.0, 0.0), np.isfinite(above))
+    """Fraction of the tickers with enough bars that close above the mean of their last `bars` closes: [T, 1]."""
+    distance = over_own_bars(lambda close: close - rolling(close, bars, "mean"), panel.tradable, panel.close)
+    return _mean(np.where(distance > 0, 1.0, 0.0), np.isfinite(distance))
 
 
 def index_return(panel: Panel, bars: int) -> Floats:
     """Log return of the benchmark, ln(index[t] / index[t - bars]): [T, 1]."""
     close = _index(panel)
-    return over_own_bars(lambda moved: moved - lag(moved, bars), np.isfinite(close), np.log(close))
+    return over_own_bars(lambda log: log - lag(log, bars), np.isfinite(close), np.log(close))
 
 
 def index_volatility(panel: Panel, bars: int) -> Floats:
     """Standard deviation (n - 1) of the last `bars` log returns of the benchmark: [T, 1]."""
     close = _index(panel)
-    return over_own_bars(lambda moved: rolling_std(moved - lag(moved, 1), bars), np.isfinite(close), np.log(close))
+    return over_own_bars(lambda log: rolling(log - lag(log, 1), bars, "std"), np.isfinite(close), np.log(close))
 
 
 def market_log_returns(panel: Panel) -> Floats:
@@ -208,10 +180,10 @@ def _index(panel: Panel) -> Floats:
     return panel.benchmark.close[:, None]
 
 
-def _mean(values: Floats, defined: Bools) -> Floats:
+def _mean(values: Floats, is_defined: Bools) -> Floats:
     """Mean over the defined values of each row: [T, N] -> [T, 1], NaN where a row has none."""
-    count = defined.sum(1, keepdims=True)
-    total = np.where(defined, values, 0.0).sum(1, keepdims=True)
+    count = is_defined.sum(1, keepdims=True)
+    total = np.where(is_defined, values, 0.0).sum(1, keepdims=True)
     mean: Floats = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
     return mean
 
@@ -231,7 +203,7 @@ class _Fit(NamedTuple):
 
 
 def beta(panel: Panel, bars: int) -> Floats:
-    """Least-squares slope of the last `bars` returns on those of the market, as in Fama and MacBeth (1973).
+    """Least-squares slope of the last `bars` returns on the market returns, as in Fama and MacBeth (1973).
 
     NaN where the market did not move.
     """
@@ -246,42 +218,38 @@ def idiosyncratic_volatility(panel: Panel, bars: int) -> Floats:
     return _over_own_bars(panel, lambda price, market: _fit(price, market, bars).residual_std)
 
 
-def residual_momentum(panel: Panel, far: int, near: int) -> Floats:
-    """Return in excess of beta times the market's, from bar t - far to t - near, over the residuals' volatility.
+def residual_momentum(panel: Panel, first: int, last: int) -> Floats:
+    """Return in excess of beta times the market return, from bar t - first to t - last, over residual volatility.
 
-    Blitz, Huij and Martens (2011), "Residual momentum", with the market model over the last `far` returns instead of
+    Blitz, Huij and Martens (2011), "Residual momentum", with the market model over the last `first` returns instead of
     three factors over 36 months. The intercept is part of the residual return: the residuals of a fit with an intercept
     add up to zero over its window. 0 where the ticker is the market.
     """
 
-    def moved(price: Floats, market: Floats) -> Floats:
-        fit = _fit(price, market, far)
-        excess = (lag(price, near) - lag(price, far)) - fit.beta * (lag(market, near) - lag(market, far))
+    def momentum_of(price: Floats, market: Floats) -> Floats:
+        fit = _fit(price, market, first)
+        excess = (lag(price, last) - lag(price, first)) - fit.beta * (lag(market, last) - lag(market, first))
         zero = np.where(np.isfinite(excess), 0.0, np.nan)
         return np.divide(excess, fit.residual_std, out=zero, where=fit.residual_std > 0)
 
-    return _over_own_bars(panel, moved)
+    return _over_own_bars(panel, momentum_of)
 
 
 def _over_own_bars(panel: Panel, function: Callable[[Floats, Floats], Floats]) -> Floats:
-    """Apply a function of log closes and of the market's log level, [T, N] each, to every ticker's own bars."""
+    """Apply a function of log closes and of the log level of the market, [T, N] each, to the bars of every ticker."""
     level = np.cumsum(np.nan_to_num(market_log_returns(panel)), axis=0)  # [T, 1]
     return over_own_bars(function, panel.tradable, np.log(panel.close), np.broadcast_to(level, panel.close.shape))
 
 
 def _fit(price: Floats, market: Floats, bars: int) -> _Fit:
     """Fit to the last `bars` differences of log levels [T, N]; NaN until all are defined."""
-
-    def mean(values: Floats) -> Floats:
-        result: Floats = pd.DataFrame(values).rolling(bars).mean().to_numpy()
-        return result
-
-    returns, of_market = price - lag(price, 1), market - lag(market, 1)
-    covariance = mean(returns * of_market) - mean(returns) * mean(of_market)
-    variance, of_market_variance = _variance(returns, bars), _variance(of_market, bars)
-    slope = np.divide(
-        covariance, of_market_variance, out=np.full_like(covariance, np.nan), where=of_market_variance > 0
-    )
+    returns = price - lag(price, 1)
+    market_returns = market - lag(market, 1)
+    product_of_means = rolling(returns, bars, "mean") * rolling(market_returns, bars, "mean")
+    covariance = rolling(returns * market_returns, bars, "mean") - product_of_means
+    variance = _variance(returns, bars)
+    market_variance = _variance(market_returns, bars)
+    slope = np.divide(covariance, market_variance, out=np.full_like(covariance, np.nan), where=market_variance > 0)
     residual = variance - slope * covariance
     residual = np.where(residual > _RELATIVE_RESIDUAL * variance, residual, np.where(np.isnan(residual), np.nan, 0.0))
     return _Fit(slope, np.sqrt(residual * bars / (bars - 2)))
@@ -313,7 +281,7 @@ def indicator(
     compute = getattr(talib, function)
     counts = panel.tradable.sum(0)
 
-    def moved(*prices: Floats) -> Floats:
+    def indicator_of(*prices: Floats) -> Floats:
         result = np.full(panel.close.shape, np.nan)
         for asset, count in enumerate(counts):
             if count:
@@ -321,4 +289,4 @@ def indicator(
                 result[:count, asset] = series[output] if isinstance(series, tuple) else series
         return result
 
-    return over_own_bars(moved, panel.tradable, *(getattr(panel, name) for name in columns))
+    return over_own_bars(indicator_of, panel.tradable, *(getattr(panel, name) for name in columns))

@@ -1,6 +1,6 @@
 """Small CSV tables that accompany a panel: memberships and corporate actions.
 
-Memberships: when each symbol belonged to an index. A panel of today's members holds only survivors. With a membership
+Memberships: when each symbol belonged to an index. A panel of current members holds only survivors. With a membership
 table, a symbol can be bought only on bars on which it was a member; holdings in a symbol that leaves are sold at its
 last close as a member. Earlier prices remain known to features and strategies.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -35,7 +35,7 @@ DIVIDEND = ("dividend", "dividends")
 PRICES = ("open", "high", "low", "close", "dividend")
 MAX_RATIO = 1_000.0
 DATE_LENGTH = len("2020-01-31")
-CLEAR_SPLIT = np.log(1.4)  # smaller splits may be hidden by the market's move of the day
+CLEAR_SPLIT = np.log(1.4)  # smaller splits may be hidden by the move of the market on that day
 
 Dividends = Literal["cash", "reinvested"]
 
@@ -67,7 +67,7 @@ def column_of(table: pd.DataFrame, aliases: Sequence[str]) -> pd.Series[str] | N
 
 
 class Spell(NamedTuple):
-    """A symbol's membership from one day to another, both included; None: still a member."""
+    """Membership of a symbol from one day to another, both included; None: still a member."""
 
     symbol: str
     first: pd.Timestamp
@@ -80,21 +80,21 @@ def read_membership(path: Path) -> list[Spell]:
     Raises DataError naming the line for a missing column, a date that is none, and a spell that ends before it begins.
     """
     table = read_side_table(path, "memberships")
-    found = []
+    columns = []
     for aliases in (SYMBOL, FROM, TO):
         cells = column_of(table, aliases)
         if cells is None:
             raise DataError(f"{path} has no column {aliases[0]!r}: a membership table has symbol, from and to")
-        found.append(cells)
+        columns.append(cells)
     spells = []
-    for i, (symbol, first, last) in enumerate(zip(*found, strict=True)):
-        where = f"{path}, line {i + 2}"
+    for i, (symbol, first, last) in enumerate(zip(*columns, strict=True)):
+        location = f"{path}, line {i + 2}"
         try:
             begin, end = first_moment(first), last_moment(last) if last else None
         except DataError as error:
-            raise DataError(f"{where}: {error}") from None
+            raise DataError(f"{location}: {error}") from None
         if end is not None and end < begin:
-            raise DataError(f"{where}: {symbol} leaves on {last}, before it joins on {first}; swap the dates")
+            raise DataError(f"{location}: {symbol} leaves on {last}, before it joins on {first}; swap the dates")
         spells.append(Spell(symbol, begin, end))
     if not spells:
         raise DataError(f"{path} has no rows: a membership table has symbol, from and to")
@@ -107,21 +107,24 @@ def with_membership(panel: Panel, spells: Sequence[Spell]) -> Panel:
     Raises DataError if none of its symbols is ever a member on its bars, or one has no spell at all.
     """
     column = {symbol: n for n, symbol in enumerate(panel.symbols)}
-    without = [symbol for symbol in panel.symbols if symbol not in {spell.symbol for spell in spells}]
-    if without:
+    missing_symbols = [symbol for symbol in panel.symbols if symbol not in {spell.symbol for spell in spells}]
+    if missing_symbols:
+        others_text = f", nor are {len(missing_symbols) - 1} more" if len(missing_symbols) > 1 else ""
         raise DataError(
-            f"{without[0]} of panel {panel.name!r} is not in the membership table"
-            f"{f', nor are {len(without) - 1} more' if len(without) > 1 else ''}; add its dates or drop it"
+            f"{missing_symbols[0]} of panel {panel.name!r} is not in the membership table{others_text}; add its dates "
+            "or drop it"
         )
     members = np.zeros(panel.close.shape, dtype=bool)
     for spell in spells:
         if spell.symbol in column:
-            inside = panel.times >= spell.first.to_datetime64()
+            is_member = panel.times >= spell.first.to_datetime64()
             if spell.last is not None:
-                inside &= panel.times <= spell.last.to_datetime64()
-            members[inside, column[spell.symbol]] = True
+                is_member &= panel.times <= spell.last.to_datetime64()
+            members[is_member, column[spell.symbol]] = True
     if not (members & panel.tradable).any():
-        raise DataError(f"no symbol of panel {panel.name!r} is a member on any of its bars; check the table's dates")
+        raise DataError(
+            f"no symbol of panel {panel.name!r} is a member on any of its bars; check the dates of the table"
+        )
     return dataclasses.replace(panel, members=members)
 
 
@@ -154,17 +157,17 @@ def read_actions(path: Path) -> list[CorporateAction]:
         )
     actions = []
     for i, (symbol, date) in enumerate(zip(symbols, dates, strict=True)):
-        where = f"{path}, line {i + 2}"
-        ratio = 1.0 if splits is None else _ratio(splits[i], where)
-        paid = 0.0 if dividends is None else _amount(dividends[i], where)
+        location = f"{path}, line {i + 2}"
+        ratio = 1.0 if splits is None else _ratio(splits[i], location)
+        dividend = 0.0 if dividends is None else _amount(dividends[i], location)
         if not symbol:
-            raise DataError(f"{where}: the symbol is missing")
+            raise DataError(f"{location}: the symbol is missing")
         try:
             day = first_moment(date[:DATE_LENGTH], "the date")  # as written, whatever its zone
         except DataError as error:
-            raise DataError(f"{where}: {error}") from None
-        if ratio != 1.0 or paid:
-            actions.append(CorporateAction(symbol, day, ratio, paid))
+            raise DataError(f"{location}: {error}") from None
+        if ratio != 1.0 or dividend:
+            actions.append(CorporateAction(symbol, day, ratio, dividend))
     if not actions:
         raise DataError(f"{path} has no action: a row needs a split or a dividend")
     return actions
@@ -173,45 +176,45 @@ def read_actions(path: Path) -> list[CorporateAction]:
 def with_actions(panel: Panel, actions: Sequence[CorporateAction], dividends: Dividends = "cash") -> Panel:
     """The panel with prices and volumes adjusted for splits, and its dividends in cash or reinvested.
 
-    panel: prices as traded. An action between two bars takes effect on the later one; actions before a ticker's second
-    bar, after its last, or of other symbols are left out. Raises DataError for adjusted prices, for prices that do not
-    move as a split says, for two splits of a ticker on one bar, for a dividend that is not below the close before, and
-    if no action applies.
+    panel: prices as traded. An action between two bars takes effect on the later one; actions before the second bar of
+    a ticker, after its last, or of other symbols are left out. Raises DataError for adjusted prices, for prices that do
+    not move as a split says, for two splits of a ticker on one bar, for a dividend that is not below the close before,
+    and if no action applies.
     """
     if panel.adjusted:
         raise DataError(f"the prices of {panel.name!r} are adjusted already; corporate actions need prices as traded")
-    split, paid = _tables(panel, actions)
+    split, cash_dividends = _tables(panel, actions)
     _check_splits(panel, split)
     # A price before a split counts in shares after it; the same for dividends per share.
-    later = np.cumprod(split[::-1], axis=0)[::-1]
+    later_ratio = np.cumprod(split[::-1], axis=0)[::-1]
     scale = np.ones_like(split)
-    scale[:-1] = 1 / later[1:]
-    columns: dict[str, Any] = {name: getattr(panel, name) * scale for name in panel.columns if name in PRICES}
+    scale[:-1] = 1 / later_ratio[1:]
+    columns = {name: getattr(panel, name) * scale for name in panel.columns if name in PRICES}
     if panel.volume is not None:
         columns["volume"] = panel.volume / scale
     if panel.spread is not None:
         columns["spread"] = panel.spread
-    if paid.any():
-        columns["dividend"] = (np.nan_to_num(panel.dividend) if panel.dividend is not None else 0.0) + paid
+    if cash_dividends.any():
+        columns["dividend"] = (np.nan_to_num(panel.dividend) if panel.dividend is not None else 0.0) + cash_dividends
         columns["dividend"] = np.where(panel.tradable, columns["dividend"] * scale, np.nan)
-    count = (int((split != 1).sum()), int((paid > 0).sum()))
-    how = "paid in cash" if dividends == "cash" else "reinvested"
-    flaw = f"Then adjusted for {count[0]} splits; {count[1]} dividends are {how}, as its table of actions states."
-    done = _rebuilt(panel, columns, adjusted=False, flaw=flaw)
-    return done if dividends == "cash" else with_dividends_reinvested(done)
+    count = (int((split != 1).sum()), int((cash_dividends > 0).sum()))
+    treatment = "paid in cash" if dividends == "cash" else "reinvested"
+    flaw = f"Then adjusted for {count[0]} splits; {count[1]} dividends are {treatment}, as its table of actions states."
+    adjusted_panel = _rebuilt(panel, columns, adjusted=False, flaw=flaw)
+    return adjusted_panel if dividends == "cash" else with_dividends_reinvested(adjusted_panel)
 
 
 def with_dividends_reinvested(panel: Panel) -> Panel:
     """The panel with its cash dividends turned into adjusted prices, as if reinvested at the close before.
 
-    Prices before a dividend d with the close p before it are multiplied by 1 - d / p (CRSP's factor to adjust prices).
+    Prices before a dividend d with the close p before it are multiplied by 1 - d / p (the adjustment factor of CRSP).
     Volumes are divided by it, so that the money traded stays.
     """
     if panel.dividend is None:
         return dataclasses.replace(panel, adjusted=True)
-    before = pd.DataFrame(panel.close).ffill().shift().to_numpy()
+    previous_close = pd.DataFrame(panel.close).ffill().shift().to_numpy()
     with np.errstate(invalid="ignore"):
-        factor = np.where(np.nan_to_num(panel.dividend) > 0, 1 - np.nan_to_num(panel.dividend) / before, 1.0)
+        factor = np.where(np.nan_to_num(panel.dividend) > 0, 1 - np.nan_to_num(panel.dividend) / previous_close, 1.0)
     factor = np.where(np.isfinite(factor), factor, 1.0)  # no account holds a ticker before its first bar
     scale = np.ones_like(factor)
     scale[:-1] = np.cumprod(factor[::-1], axis=0)[::-1][1:]
@@ -222,10 +225,10 @@ def with_dividends_reinvested(panel: Panel) -> Panel:
     return _rebuilt(panel, columns, adjusted=True)
 
 
-def _rebuilt(panel: Panel, columns: dict[str, Any], *, adjusted: bool, flaw: str = "") -> Panel:
-    """A panel with other columns, checked again; flaws that the checks find are those of the new prices."""
-    found = set(sentences(check(panel)))
-    made = make_panel(
+def _rebuilt(panel: Panel, columns: dict[str, Floats], *, adjusted: bool, flaw: str = "") -> Panel:
+    """A panel with other columns, checked again; flaws found by the checks are computed for the new prices."""
+    check_messages = set(sentences(check(panel)))
+    rebuilt_panel = make_panel(
         panel.times,
         panel.symbols,
         columns,
@@ -235,10 +238,10 @@ def _rebuilt(panel: Panel, columns: dict[str, Any], *, adjusted: bool, flaw: str
         adjusted=adjusted,
         benchmark=panel.benchmark,
         sectors=panel.sectors,
-        flaws=[*(f for f in panel.flaws if f not in found), *([flaw] if flaw else [])],
+        flaws=[*(f for f in panel.flaws if f not in check_messages), *([flaw] if flaw else [])],
         allow_gaps=True,
     )
-    return dataclasses.replace(made, members=panel.members)
+    return dataclasses.replace(rebuilt_panel, members=panel.members)
 
 
 def _tables(panel: Panel, actions: Sequence[CorporateAction]) -> tuple[Floats, Floats]:
@@ -246,12 +249,13 @@ def _tables(panel: Panel, actions: Sequence[CorporateAction]) -> tuple[Floats, F
 
     Dividends are stated in shares of their own date.
     """
-    place = {symbol: n for n, symbol in enumerate(panel.symbols)}
+    column_of_symbol = {symbol: n for n, symbol in enumerate(panel.symbols)}
     bars = [np.flatnonzero(column) for column in panel.tradable.T]
-    split, paid = np.ones_like(panel.close), np.zeros_like(panel.close)
-    applied = False
+    split = np.ones_like(panel.close)
+    cash_dividends = np.zeros_like(panel.close)
+    has_action = False
     for action in sorted(actions, key=lambda a: a.date):
-        n = place.get(action.symbol)
+        n = column_of_symbol.get(action.symbol)
         if n is None:
             continue
         i = int(np.searchsorted(panel.times[bars[n]], action.date.to_datetime64()))
@@ -263,49 +267,50 @@ def _tables(panel: Panel, actions: Sequence[CorporateAction]) -> tuple[Floats, F
                 f"{action.symbol} has two splits on {stamp(panel.times[t], panel.bar)}; combine them in one row"
             )
         split[t, n] *= action.split
-        paid[t, n] = paid[t, n] / action.split + action.dividend
-        applied = True
-    if not applied:
+        cash_dividends[t, n] = cash_dividends[t, n] / action.split + action.dividend
+        has_action = True
+    if not has_action:
         raise DataError(
             f"no action in the table is of a symbol and a date of panel {panel.name!r}; check its symbols and dates"
         )
-    return split, paid
+    return split, cash_dividends
 
 
 def _check_splits(panel: Panel, split: Floats) -> None:
     """Raises DataError for a split on which the price moves as if it were adjusted already."""
-    before = pd.DataFrame(panel.close).ffill().shift().to_numpy()
-    known: Bools = np.abs(np.log(split)) > CLEAR_SPLIT
-    for t, n in np.argwhere(known):
-        move, expected = np.log(panel.close[t, n] / before[t, n]), -np.log(split[t, n])
-        if abs(move - expected) > abs(move):
+    previous_close = pd.DataFrame(panel.close).ffill().shift().to_numpy()
+    is_clear: Bools = np.abs(np.log(split)) > CLEAR_SPLIT
+    for t, n in np.argwhere(is_clear):
+        move = np.log(panel.close[t, n] / previous_close[t, n])
+        expected_move = -np.log(split[t, n])
+        if abs(move - expected_move) > abs(move):
             raise DataError(
-                f"{panel.symbols[n]} moves from {before[t, n]:g} to {panel.close[t, n]:g} on "
+                f"{panel.symbols[n]} moves from {previous_close[t, n]:g} to {panel.close[t, n]:g} on "
                 f"{stamp(panel.times[t], panel.bar)}, not as its split of {split[t, n]:g} says: these prices seem to "
                 "be adjusted for splits already; leave the splits out, and state dividends per share of today"
             )
 
 
-def _ratio(text: str, where: str) -> float:
+def _ratio(text: str, location: str) -> float:
     """A split as new shares per old one: "4", "4:1", "4/1", "1.5"; none if empty or 0."""
-    parts = text.replace("/", ":").split(":") if text else ["1"]
+    terms = text.replace("/", ":").split(":") if text else ["1"]
     try:
-        numbers = [float(part) for part in parts]
+        numbers = [float(term) for term in terms]
         ratio = numbers[0] / (numbers[1] if len(numbers) > 1 else 1.0)
     except (ValueError, ZeroDivisionError):
         ratio = np.nan
-    if ratio == 0 and len(parts) == 1:
+    if ratio == 0 and len(terms) == 1:
         return 1.0
-    if len(parts) > 2 or not 1 / MAX_RATIO <= ratio <= MAX_RATIO:
-        raise DataError(f"{where}: a split is new shares per old one, such as 4, 4:1 or 0.1, got {text!r}")
+    if len(terms) > 2 or not 1 / MAX_RATIO <= ratio <= MAX_RATIO:
+        raise DataError(f"{location}: a split is new shares per old one, such as 4, 4:1 or 0.1, got {text!r}")
     return float(ratio)
 
 
-def _amount(text: str, where: str) -> float:
+def _amount(text: str, location: str) -> float:
     try:
         amount = float(text or 0)
     except ValueError:
         amount = np.nan
     if not 0 <= amount < np.inf:
-        raise DataError(f"{where}: a dividend is cash per share, such as 0.24, got {text!r}")
+        raise DataError(f"{location}: a dividend is cash per share, such as 0.24, got {text!r}")
     return float(amount)

@@ -13,7 +13,7 @@ from finrl_pod.prices import Times
 from finrl_pod.settings.run import SplitConfig
 
 REWARD_LAG = 2  # bars from a decision to the fill that ends its reward
-# How far outside the data a split's dates may lie: 31 December may be no trading session.
+# How far outside the data the dates of a split may lie: 31 December may be no trading session.
 CALENDAR_SLACK = pd.Timedelta(days=7)
 
 
@@ -91,17 +91,17 @@ def _span(times: Times, name: str, dates: tuple[str, str], embargo: int) -> Span
     return Span(first, last - embargo)
 
 
-def _check_order(earlier: str, a: tuple[str, str], later: str, b: tuple[str, str]) -> None:
+def _check_order(first_name: str, a: tuple[str, str], second_name: str, b: tuple[str, str]) -> None:
     if last_moment(a[1]) >= first_moment(b[0]):
         raise DataError(
-            f"split {earlier} ends on {a[1]} but {later} starts on {b[0]}: splits must not overlap and must follow "
-            "in the order train, validation, test"
+            f"split {first_name} ends on {a[1]} but {second_name} starts on {b[0]}: splits must not overlap and must "
+            "follow in the order train, validation, test"
         )
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Bars of one fold. number: from 1. The embargo bars before validation and before test belong to no span."""
+    """Bars of one fold. number: count from 1. The embargo bars before validation and before test belong to no span."""
 
     number: int
     train: Span
@@ -130,14 +130,14 @@ def walk_forward_folds(
     if bars < 2 * folds:
         raise DataError(f"{bars} bars cannot be cut into {folds} tests of at least two bars; use fewer folds")
     edges = [start + round(k * bars / folds) for k in range(folds + 1)]
-    made = []
+    fold_list = []
     for k in range(folds):
-        validated = Span(edges[k] - embargo - validation, edges[k] - embargo - 1)
-        trained = Span(first, validated.first - embargo - 1)
-        if trained.last < trained.first:
+        validation_span = Span(edges[k] - embargo - validation, edges[k] - embargo - 1)
+        train_span = Span(first, validation_span.first - embargo - 1)
+        if train_span.last < train_span.first:
             raise DataError(
                 f"fold {k + 1} has no bars to train on: {edges[k] - first} bars before its test are fewer than "
                 f"{validation} of validation and two embargoes of {embargo}; start later or use a shorter validation"
             )
-        made.append(Fold(k + 1, trained, validated, Span(edges[k], edges[k + 1] - 1)))
-    return tuple(made)
+        fold_list.append(Fold(k + 1, train_span, validation_span, Span(edges[k], edges[k + 1] - 1)))
+    return tuple(fold_list)

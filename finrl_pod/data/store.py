@@ -44,8 +44,8 @@ BUILT_IN: Mapping[str, Callable[[], Panel]] = {SAMPLE: load_sample, US74: load_u
 class Manifest:
     """Description and origin of a panel.
 
-    sha256: hash of the panel; file, file_sha256: its Parquet file and the hash of that file's bytes. query: the request
-    to the source. created: UTC, ISO 8601. benchmark: {name, price_only} or None. sectors: of each symbol, or None.
+    sha256: hash of the panel; file, file_sha256: its Parquet file and the hash of its bytes. query: the request to the
+    source. created: time in UTC, ISO 8601. benchmark: {name, price_only} or None. sectors: one per symbol, or None.
     builtin: ships with the package instead of being in the store. fault: why the panel cannot be used, else empty.
     """
 
@@ -59,7 +59,7 @@ class Manifest:
     start: str = ""
     end: str = ""
     adjusted: bool = True
-    benchmark: Mapping[str, Any] | None = None
+    benchmark: Mapping[str, str | bool] | None = None
     sectors: tuple[str, ...] | None = None
     flaws: tuple[str, ...] = ()
     sha256: str = ""
@@ -72,11 +72,14 @@ class Manifest:
 
     def to_dict(self) -> dict[str, Any]:
         """The manifest as a JSON object."""
-        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return values
+        return dict(json.loads(self.to_json()))
+
+    def to_json(self) -> str:
+        """The contents of the file of the manifest."""
+        return json.dumps(asdict(self), indent=1)
 
 
-def describe(panel: Panel, **more: Any) -> Manifest:
+def describe(panel: Panel, **fields: Any) -> Manifest:
     """Manifest of a panel; `more`: fields set by the store."""
     benchmark = panel.benchmark
     return Manifest(
@@ -93,7 +96,7 @@ def describe(panel: Panel, **more: Any) -> Manifest:
         sectors=panel.sectors,
         flaws=panel.flaws,
         sha256=panel.sha256,
-        **more,
+        **fields,
     )
 
 
@@ -121,7 +124,7 @@ def read_manifest(path: Path) -> Manifest:
 class Store:
     """Store of panels in a folder, plus the built-in ones.
 
-    root: the folder; by default the environment variable FINRL_POD_DATA, else FINRL_POD_HOME/data, else the user's data
+    root: the folder; by default the environment variable FINRL_POD_DATA, else FINRL_POD_HOME/data, else the user data
     folder.
     """
 
@@ -148,16 +151,16 @@ class Store:
             file_sha256=digest,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        old = _old_file(folder)
+        old_file = _old_file(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             replace_file(folder / manifest.file, prices)
-            replace_file(folder / _MANIFEST, json.dumps(manifest.to_dict(), indent=1).encode())
+            replace_file(folder / _MANIFEST, manifest.to_json().encode())
         except OSError as error:
             raise DataError(f"cannot write to {folder}: {error.strerror}; set {ROOT_VARIABLE} to another one") from None
-        if old is not None and old.name != manifest.file:
+        if old_file is not None and old_file.name != manifest.file:
             with contextlib.suppress(OSError):
-                old.unlink()
+                old_file.unlink()
         return manifest
 
     def exists(self, name: str) -> bool:
@@ -176,29 +179,29 @@ class Store:
             # The manifest first: without it there is no panel, whatever else remains.
             for file in sorted(files, key=lambda file: file.name != _MANIFEST):
                 file.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # the user's own files stay
+            with contextlib.suppress(OSError):  # other files stay
                 self._folder(name).rmdir()
         except OSError as error:
             raise DataError(f"cannot delete {self._folder(name)}: {error.strerror}") from None
 
-    def rename(self, old: str, new: str) -> Manifest:
+    def rename(self, name: str, new_name: str) -> Manifest:
         """Give a panel another name; returns its manifest.
 
         Raises DataError for a panel that is unknown, built in or damaged, and for a new name that is invalid, reserved
         or taken.
         """
-        self._changeable(old)
-        self._manifest(old)
-        self.check_name(new)
-        target = self._folder(new)
+        self._changeable(name)
+        self._manifest(name)
+        self.check_name(new_name)
+        target = self._folder(new_name)
         if target.exists():
-            raise DataError(f"the store has a panel {new!r} already: choose another name, or delete it first")
+            raise DataError(f"the store has a panel {new_name!r} already: choose another name, or delete it first")
         try:
-            self._folder(old).rename(target)
-            manifest = self._manifest(new)
-            replace_file(target / _MANIFEST, json.dumps(manifest.to_dict(), indent=1).encode())
+            self._folder(name).rename(target)
+            manifest = self._manifest(new_name)
+            replace_file(target / _MANIFEST, manifest.to_json().encode())
         except OSError as error:
-            raise DataError(f"cannot rename {self._folder(old)}: {error.strerror}") from None
+            raise DataError(f"cannot rename {self._folder(name)}: {error.strerror}") from None
         return manifest
 
     def _changeable(self, name: str) -> list[Path]:
@@ -211,7 +214,7 @@ class Store:
         return files
 
     def _files(self, name: str) -> list[Path]:
-        """The files of a panel in its folder, which may hold others if the store is not a folder of its own."""
+        """The files of a panel in its folder; the folder may contain other files."""
         folder = self._folder(name)
         return [*folder.glob(_MANIFEST), *folder.glob("prices-*.parquet")]
 
@@ -227,29 +230,29 @@ class Store:
             return BUILT_IN[name]()
         manifest = self._manifest(name)
         try:
-            return self._decoded(name, manifest)
+            return self._read_panel(name, manifest)
         except DataError:
             if (newer := self._manifest(name)) == manifest:
                 raise
-            return self._decoded(name, newer)  # replaced between the two reads
+            return self._read_panel(name, newer)  # replaced between the two reads
 
-    def _decoded(self, name: str, manifest: Manifest) -> Panel:
-        # The manifest may have been edited: never read outside the panel's folder.
+    def _read_panel(self, name: str, manifest: Manifest) -> Panel:
+        # The manifest may have been edited: never read outside the folder of the panel.
         path = self._folder(name) / Path(manifest.file).name
         try:
             prices = path.read_bytes()
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}; fetch or import {name!r} again") from None
-        again = f"fetch or import {name!r} again"
+        fix = f"fetch or import {name!r} again"
         if hashlib.sha256(prices).hexdigest() != manifest.file_sha256:
-            raise DataError(f"{path} was truncated or altered (its sha256 is not the manifest's): {again}")
+            raise DataError(f"{path} was truncated or altered (its sha256 is not the manifest's): {fix}")
         panel = _decode(prices, manifest, path)
         if panel.sha256 != manifest.sha256:
-            raise DataError(f"panel {name!r} does not match the sha256 of its manifest: {again}")
+            raise DataError(f"panel {name!r} does not match the sha256 of its manifest: {fix}")
         return panel
 
     def times(self, name: str) -> Times:
-        """Times [T] of a panel's bars, without reading its prices. Raises DataError as `load`."""
+        """Times [T] of the bars of a panel, without reading its prices. Raises DataError as `load`."""
         if name in BUILT_IN:
             return BUILT_IN[name]().times
         import pyarrow as pa
@@ -274,9 +277,9 @@ class Store:
         """Manifests of all panels, the built-in ones first, then by name; unusable ones have `fault` set."""
         folders = sorted(self.root.iterdir()) if self.root.is_dir() else []
         names = [f.name for f in folders if f.is_dir() and _NAME.fullmatch(f.name) and f.name not in BUILT_IN]
-        return tuple(self._listed(name) for name in (*BUILT_IN, *names))
+        return tuple(self._manifest_or_fault(name) for name in (*BUILT_IN, *names))
 
-    def _listed(self, name: str) -> Manifest:
+    def _manifest_or_fault(self, name: str) -> Manifest:
         try:
             return self.show(name)
         except FinrlPodError as error:
@@ -289,12 +292,12 @@ class Store:
         return dataclasses.replace(read_manifest(path), name=name)
 
     def _unknown(self, name: str) -> DataError:
-        known = [m.name for m in self.list()]
-        close = closest_name(name, known)
+        names = [m.name for m in self.list()]
+        close = closest_name(name, names)
         if close:
             return DataError(f"there is no panel {name!r} in {self.root}; did you mean {close}?")
         return DataError(
-            f"there is no panel {name!r} in {self.root}, available are {', '.join(known)}: "
+            f"there is no panel {name!r} in {self.root}, available are {', '.join(names)}: "
             "get it with `finrl-pod data fetch` or `finrl-pod data import`"
         )
 
@@ -339,7 +342,7 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
         file = pq.ParquetFile(pa.BufferReader(prices))
 
         def column_of(name: str) -> np.ndarray:
-            # Without Arrow's threads: one that still holds the bytes when the interpreter exits would abort it.
+            # Without threads of Arrow: one that still holds the bytes when the interpreter exits would abort it.
             return np.asarray(file.read([name], use_threads=False).column(name).to_numpy())
 
         def table_of(column: str, dtype: type) -> np.ndarray:
@@ -350,7 +353,7 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
 
         values = {column: table_of(column, np.float64) for column in manifest.columns}
         benchmark = manifest.benchmark and Benchmark(
-            manifest.benchmark["name"], column_of(_BENCHMARK).copy(), manifest.benchmark["price_only"]
+            str(manifest.benchmark["name"]), column_of(_BENCHMARK).copy(), bool(manifest.benchmark["price_only"])
         )
         has_members = f"{_MEMBER}:{manifest.symbols[0]}" in file.schema_arrow.names
         return Panel(

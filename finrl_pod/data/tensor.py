@@ -44,8 +44,8 @@ def build_market(
     8,000 bars of 20 tickers, minutes for hundreds); implied by the feature of that name.
 
     A ticker is `fillable` at t if it has a bar at t and at the bar of the fill; `fillable` depends on the next bar and
-    is for filling only, policies use `tradable`. `delisted` is True from a ticker's last bar on, unless that is the
-    panel's last bar. A ticker that is no member of the panel's universe is not tradable; one that leaves is delisted.
+    is for filling only, policies use `tradable`. `delisted` is True from the last bar of a ticker on, unless that is
+    the last bar of the panel. A ticker that is no member of the universe is not tradable; one that leaves is delisted.
     `first` is the first bar at which one tradable ticker has all features defined.
 
     Raises FeatureError for features that cannot be computed (see `features.compute`), are never all defined, or differ
@@ -59,8 +59,8 @@ def build_market(
     names = tuple(feature_names)
     if isinstance(fit, Normaliser) and fit.feature_names != names:
         raise FeatureError(f"the normaliser was fitted for {fit.feature_names}, not for {names}; fit it again")
-    raw, features, normaliser = _normalised(panel, names, fit)
-    if panel.tradable.all():  # the panel's own array: it is as large as a few features
+    raw, features, normaliser = _normalise_features(panel, names, fit)
+    if panel.tradable.all():  # the array of the panel: it is as large as a few features
         close = np.require(panel.close, np.float64, ("C", "W"))
     else:
         close = stored(over_columns(_carry_forward, panel.close, panel.tradable))
@@ -99,7 +99,7 @@ def _tensor(values: NDArray[Any]) -> Tensor:
     return torch.from_numpy(stored(values))
 
 
-def _normalised(
+def _normalise_features(
     panel: Panel, names: tuple[str, ...], fit: tuple[int, int] | Normaliser
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], Normaliser]:
     """Raw and normalised features [T, N, F] and the normaliser, one feature at a time to save memory.
@@ -110,30 +110,36 @@ def _normalised(
     investable = panel.investable
     shape = (*panel.close.shape, len(names))
     columns = new_table((len(names), *panel.close.shape))
-    fitted: list[Normaliser] = []
+    normalisers: list[Normaliser] = []
     for i, feature in enumerate(features):
         values = compute_one(panel, feature)
         if panel.members is not None:
             values[~investable] = np.nan
         if isinstance(fit, Normaliser):
-            one = Normaliser((names[i],), (fit.mean[i],), (fit.std[i],), fit.clip)
+            feature_normaliser = Normaliser((names[i],), (fit.mean[i],), (fit.std[i],), fit.clip)
         else:
-            one = fit_normaliser(values[..., None], investable, *fit, (names[i],))
+            feature_normaliser = fit_normaliser(values[..., None], investable, *fit, (names[i],))
         columns[i] = values
         release_mapped_pages()
         del values
-        fitted.append(one)
-    means, stds = (tuple(value for one in fitted for value in getattr(one, part)) for part in ("mean", "std"))
+        normalisers.append(feature_normaliser)
+    means, stds = (
+        tuple(value for feature_normaliser in normalisers for value in getattr(feature_normaliser, statistic))
+        for statistic in ("mean", "std")
+    )
     normaliser = Normaliser(names, means, stds)
     if isinstance(fit, Normaliser):
         normaliser = dataclasses.replace(normaliser, clip=fit.clip)
-    raw, scaled = new_table(shape), new_table(shape)
+    raw = new_table(shape)
+    scaled_features = new_table(shape)
     for rows in row_blocks(shape):
         block = columns[:, rows].transpose(1, 2, 0)
         raw[rows] = block
-        scaled[rows] = normalise(block.astype(np.float64), normaliser)  # as `raw_features` are normalised later
+        scaled_features[rows] = normalise(
+            block.astype(np.float64), normaliser
+        )  # as `raw_features` are normalised later
         release_mapped_pages()
-    return raw, scaled, fit if isinstance(fit, Normaliser) else normaliser
+    return raw, scaled_features, fit if isinstance(fit, Normaliser) else normaliser
 
 
 def with_extra_feature(market: MarketTensor, name: str, values: Floats, fit: tuple[int, int]) -> MarketTensor:
@@ -150,16 +156,22 @@ def with_extra_feature(market: MarketTensor, name: str, values: Floats, fit: tup
     tradable = market.tradable.cpu().numpy()
     raw = np.where(tradable & np.isfinite(values), values, np.nan)[..., None]  # [T, N, 1]
     extra = fit_normaliser(raw, tradable, *fit, (name,))
-    stored = raw.astype(np.float32)
-    old, device = market.normaliser, market.features.device
-    extra = dataclasses.replace(extra, clip=old.clip)
-    scaled = normalise(stored.astype(np.float64), extra)
+    raw_values = raw.astype(np.float32)
+    normaliser = market.normaliser
+    device = market.features.device
+    extra = dataclasses.replace(extra, clip=normaliser.clip)
+    scaled_values = normalise(raw_values.astype(np.float64), extra)
     return dataclasses.replace(
         market,
-        features=torch.cat([market.features, torch.from_numpy(scaled).to(device)], -1),
-        raw_features=torch.cat([market.raw_features, torch.from_numpy(stored).to(device)], -1),
+        features=torch.cat([market.features, torch.from_numpy(scaled_values).to(device)], -1),
+        raw_features=torch.cat([market.raw_features, torch.from_numpy(raw_values).to(device)], -1),
         feature_names=(*market.feature_names, name),
-        normaliser=Normaliser((*old.feature_names, name), (*old.mean, *extra.mean), (*old.std, *extra.std), old.clip),
+        normaliser=Normaliser(
+            (*normaliser.feature_names, name),
+            (*normaliser.mean, *extra.mean),
+            (*normaliser.std, *extra.std),
+            normaliser.clip,
+        ),
     )
 
 
@@ -215,8 +227,8 @@ def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dty
 def _carry_forward(close: Floats, tradable: Bools) -> Floats:
     """[T, N] closes forward-filled over gaps and after the end; `_NO_PRICE` before the start."""
     bar = np.where(tradable, np.arange(len(close))[:, None], -1)
-    latest = np.maximum.accumulate(bar, axis=0)
-    return np.where(latest >= 0, np.take_along_axis(close, np.maximum(latest, 0), axis=0), _NO_PRICE)
+    last_bar = np.maximum.accumulate(bar, axis=0)
+    return np.where(last_bar >= 0, np.take_along_axis(close, np.maximum(last_bar, 0), axis=0), _NO_PRICE)
 
 
 def _fills(panel: Panel, forward_filled: Floats, rule: Fill) -> tuple[Floats, Bools]:
@@ -232,15 +244,15 @@ def _fills(panel: Panel, forward_filled: Floats, rule: Fill) -> tuple[Floats, Bo
 
 
 def _delisted(tradable: Bools) -> Bools:
-    """[T, N] bool: the ticker has no bar after t, and its last bar is not the panel's last."""
-    later = np.zeros_like(tradable)
-    later[:-1] = np.logical_or.accumulate(tradable[:0:-1], axis=0)[::-1]
-    delisted: Bools = ~later & ~tradable[-1]
+    """[T, N] bool: the ticker has no bar after t, and its last bar is not the last of the panel."""
+    trades_later = np.zeros_like(tradable)
+    trades_later[:-1] = np.logical_or.accumulate(tradable[:0:-1], axis=0)[::-1]
+    delisted: Bools = ~trades_later & ~tradable[-1]
     return delisted
 
 
 def _left(members: Bools) -> Bools:
-    """[T, N] bool: not a member after t, unless t is the panel's last bar: what is held is sold at the close of t."""
+    """[T, N] bool: not a member after t, unless t is the last bar of the panel: holdings are sold at the close."""
     left: Bools = ~members
     left[:-1] |= ~members[1:]
     return left
@@ -248,9 +260,9 @@ def _left(members: Bools) -> Bools:
 
 def _dividends(dividend: Floats, delisted: Bools) -> Floats:
     """[T, N] cash per share paid at bar t+1 on holdings from before; what is sold for its delisting earns none."""
-    paid = np.zeros_like(dividend)
-    paid[:-1] = np.where(delisted[:-1], 0.0, np.nan_to_num(dividend[1:]))
-    return paid
+    payments = np.zeros_like(dividend)
+    payments[:-1] = np.where(delisted[:-1], 0.0, np.nan_to_num(dividend[1:]))
+    return payments
 
 
 def _first_defined_bar(raw: NDArray[np.float32], tradable: Bools, names: tuple[str, ...]) -> int:
@@ -277,10 +289,11 @@ def fit_normaliser(raw: Floats, tradable: Bools, first: int, last: int, names: t
     """
     if not 0 <= first <= last < len(raw):
         raise FeatureError(f"features can be fitted on bars 0 to {len(raw) - 1}, got {first} to {last}")
-    rows, there = raw[first : last + 1], tradable[first : last + 1]
+    rows = raw[first : last + 1]
+    tradable_rows = tradable[first : last + 1]
     means, stds = [], []
     for i, name in enumerate(names):
-        values = rows[..., i][there & np.isfinite(rows[..., i])]
+        values = rows[..., i][tradable_rows & np.isfinite(rows[..., i])]
         if not values.size:
             raise UndefinedFeatureError(
                 f"feature {name!r} is undefined on all training bars {first} to {last}; "
@@ -294,9 +307,9 @@ def fit_normaliser(raw: Floats, tradable: Bools, first: int, last: int, names: t
 
 def normalise(raw: Floats, normaliser: Normaliser) -> NDArray[np.float32]:
     """(raw - mean) / std clipped to +-clip, 0 where raw is NaN: [..., F] float64 -> [..., F] float32."""
-    scaled = (raw - np.array(normaliser.mean)) / np.array(normaliser.std)
-    clipped = np.clip(scaled, -normaliser.clip, normaliser.clip)
-    return np.where(np.isnan(clipped), 0.0, clipped).astype(np.float32)
+    scaled_values = (raw - np.array(normaliser.mean)) / np.array(normaliser.std)
+    clipped_values = np.clip(scaled_values, -normaliser.clip, normaliser.clip)
+    return np.where(np.isnan(clipped_values), 0.0, clipped_values).astype(np.float32)
 
 
 # ---------------------------------------------------------------------- inputs of trading costs
@@ -330,18 +343,18 @@ def fill_half_spreads(panel: Panel, fillable: Bools, fill: str) -> Floats | None
     def of_columns(spread: Floats, fillable: Bools) -> Floats:
         half = spread / 2
         bar = np.where(np.isnan(half), -1, np.arange(len(half))[:, None])
-        latest = np.maximum.accumulate(bar, axis=0)
-        known: Floats = np.where(latest >= 0, np.take_along_axis(half, np.maximum(latest, 0), axis=0), 0.0)
+        last_bar = np.maximum.accumulate(bar, axis=0)
+        known_spread: Floats = np.where(last_bar >= 0, np.take_along_axis(half, np.maximum(last_bar, 0), axis=0), 0.0)
         if fill == "same_close":
-            return np.where(fillable, half, known)
-        np.copyto(known[:-1], half[1:], where=fillable[:-1])
-        return known
+            return np.where(fillable, half, known_spread)
+        np.copyto(known_spread[:-1], half[1:], where=fillable[:-1])
+        return known_spread
 
     return over_columns(of_columns, panel.spread, fillable)
 
 
 def trailing_volatility(close: Floats, tradable: Bools) -> Floats:
-    """[T, N] standard deviation (n - 1) of a ticker's last 21 log returns known at t.
+    """[T, N] standard deviation (n - 1) of the last 21 log returns of a ticker known at t.
 
     `DEFAULT_VOLATILITY` before there are five.
 
@@ -351,8 +364,8 @@ def trailing_volatility(close: Floats, tradable: Bools) -> Floats:
     """
     import pandas as pd
 
-    def rolling(own: Floats) -> Floats:
-        returns = pd.DataFrame(np.diff(np.log(own), axis=0, prepend=np.nan))
+    def rolling(prices: Floats) -> Floats:
+        returns = pd.DataFrame(np.diff(np.log(prices), axis=0, prepend=np.nan))
         return returns.rolling(VOLATILITY_BARS, min_periods=MIN_VOLATILITY_RETURNS).std(ddof=1).to_numpy()
 
     estimates: Floats = (

@@ -1,6 +1,6 @@
 """Active management: what a portfolio adds to its base, with intervals, and how far its weights differ from the base.
 
-The statistics of returns (difference of Sharpe ratios, information ratio, alpha, beta, tracking error) are those of
+The statistics of returns (difference of Sharpe ratios, information ratio, alpha, beta, tracking error) follow
 Grinold and Kahn (2000). Intervals of active return and alpha invert the tests of `mean_significance`; the others
 resample the bars of both accounts together, by the stationary bootstrap.
 Weights are [T, N] arrays over the same bars and assets; bars without holdings count as missing.
@@ -35,10 +35,10 @@ TAIL = 0.05  # quantile of the effective number of holdings
 class ActiveStatistics(NamedTuple):
     """A portfolio against its base, annualised.
 
-    sharpe_difference: Sharpe ratio less that of the base. information_ratio: mean active return over tracking error.
-    alpha, beta: of the regression of excess returns on those of the base. tracking_error: standard deviation of active
-    returns. years_to_show: years of returns after which the measured information ratio differs from 0 (one-sided 5%),
-    None unless it is above 0.
+    sharpe_difference: Sharpe ratio minus the Sharpe ratio of the base. information_ratio: mean active return over
+    tracking error. alpha, beta: coefficients of a regression of excess returns on the base. tracking_error: standard
+    deviation of active returns. years_to_show: years of returns after which the measured information ratio differs from
+    0 (one-sided 5%), None unless it is above 0.
     """
 
     sharpe_difference: Interval
@@ -60,24 +60,24 @@ def active_statistics(
     risk_free: ArrayLike | None = None,
     mean_block: float | None = None,
 ) -> ActiveStatistics:
-    """Statistics of simple returns [T] against those of a base [T] over the same bars, with intervals.
+    """Statistics of simple returns [T] relative to a base [T] over the same bars, with intervals.
 
     risk_free: [T], return of cash. mean_block: bars, chosen for the active returns if None. A ratio of constant returns
     counts as 0, and so does the beta to a constant base. Raises InputError for lengths that differ, fewer than
     `MIN_BARS` bars, returns that are not finite, and a level outside (0, 1).
     """
-    own, reference = _excess_pair(returns, base, risk_free)
+    account, reference = _excess_pair(returns, base, risk_free)
     check_level(level)
     check_draws(draws)
-    block = block_length(own - reference) if mean_block is None else mean_block
+    block = block_length(account - reference) if mean_block is None else mean_block
     samples = bootstrap_statistics(
-        lambda bars: _statistics(own[bars], reference[bars], periods_per_year),
-        *(len(own), block, draws, np.random.default_rng(seed)),
+        lambda bars: _statistics(account[bars], reference[bars], periods_per_year),
+        *(len(account), block, draws, np.random.default_rng(seed)),
     )
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    value = _statistics(own[None], reference[None], periods_per_year)[0]
+    value = _statistics(account[None], reference[None], periods_per_year)[0]
     sharpe, information, beta = (Interval(float(value[i]), float(low[i]), float(high[i])) for i in range(3))
-    active = own - reference
+    active = account - reference
     alpha = annual_mean(alpha_series(active, reference).values, level, periods_per_year, REGRESSION)
     error = float(active.std(ddof=1) * np.sqrt(periods_per_year))
     return ActiveStatistics(sharpe, information, alpha, beta, error, years_to_show(information.value))
@@ -86,19 +86,19 @@ def active_statistics(
 def active_return(
     returns: ArrayLike, base: ArrayLike, level: float = LEVEL, *, periods_per_year: float = BARS_PER_YEAR
 ) -> Interval:
-    """Mean of simple returns [T] above those of a base [T] per year, with the interval of `mean_interval`.
+    """Mean of simple returns [T] minus a base [T] per year, with the interval of `mean_interval`.
 
     Raises InputError as `active_statistics`.
     """
-    own, reference = _excess_pair(returns, base, None)
+    account, reference = _excess_pair(returns, base, None)
     check_level(level)
-    return annual_mean(own - reference, level, periods_per_year)
+    return annual_mean(account - reference, level, periods_per_year)
 
 
 def annual_mean(series: Floats, level: float, periods_per_year: float, parameters: int = 1) -> Interval:
     """Mean of a series [T] per year with its interval; both ends equal the mean of a constant series.
 
-    parameters: as in `mean_z_score`.
+    parameters: argument of `mean_z_score`.
     """
     if is_constant(series):
         return Interval(*(3 * (periods_per_year * float(series.mean()),)))
@@ -117,8 +117,8 @@ def effective_number(weights: ArrayLike) -> Floats:
     """Effective number of holdings [T] of weights [T, N]: (sum |w|)^2 / sum w^2; NaN at bars without holdings."""
     gross = np.abs(np.asarray(weights, dtype=np.float64))
     squares = (gross**2).sum(-1)
-    held = squares > 0
-    number: Floats = np.where(held, gross.sum(-1) ** 2 / np.where(held, squares, 1.0), np.nan)
+    has_holdings = squares > 0
+    number: Floats = np.where(has_holdings, gross.sum(-1) ** 2 / np.where(has_holdings, squares, 1.0), np.nan)
     return number
 
 
@@ -127,32 +127,36 @@ def active_share(weights: ArrayLike, base: ArrayLike) -> Floats:
 
     NaN at bars where either holds nothing.
     """
-    own, reference = _weight_pair(weights, base)
-    share: Floats = np.where(_both_invested(own, reference), np.abs(own - reference).sum(-1) / 2, np.nan)
+    account, reference = _weight_pair(weights, base)
+    share: Floats = np.where(_both_invested(account, reference), np.abs(account - reference).sum(-1) / 2, np.nan)
     return share
 
 
 def mean_absolute_tilt(weights: ArrayLike, base: ArrayLike) -> float:
     """Mean of |log(w / b)| over the bars and assets where both weights [T, N] are positive; NaN if there are none."""
-    own, reference = _weight_pair(weights, base)
-    both = (own > 0) & (reference > 0)
-    return float(np.abs(np.log(own[both] / reference[both])).mean()) if both.any() else float("nan")
+    account, reference = _weight_pair(weights, base)
+    are_positive = (account > 0) & (reference > 0)
+    return (
+        float(np.abs(np.log(account[are_positive] / reference[are_positive])).mean())
+        if are_positive.any()
+        else float("nan")
+    )
 
 
-def transfer_coefficient(desired: ArrayLike, held: ArrayLike) -> float:
+def transfer_coefficient(desired_weights: ArrayLike, held_weights: ArrayLike) -> float:
     """Mean over bars of the correlation across assets of desired and held active weights [T, N].
 
     1 if limits and slow trading change nothing but the size (Clarke, de Silva and Thorley 2002, with equal risks).
     Assets where either is NaN are left out, and bars where either is constant. NaN if no bar is left.
     """
-    x, y = _weight_pair(desired, held)
-    known = np.isfinite(x) & np.isfinite(y)
-    count = np.maximum(known.sum(-1, keepdims=True), 1)
-    x, y = (np.where(known, values, 0.0) for values in (x, y))
-    x, y = (np.where(known, values - values.sum(-1, keepdims=True) / count, 0.0) for values in (x, y))
+    x, y = _weight_pair(desired_weights, held_weights)
+    is_known = np.isfinite(x) & np.isfinite(y)
+    count = np.maximum(is_known.sum(-1, keepdims=True), 1)
+    x, y = (np.where(is_known, values, 0.0) for values in (x, y))
+    x, y = (np.where(is_known, values - values.sum(-1, keepdims=True) / count, 0.0) for values in (x, y))
     product = np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
-    varied = product > RISK_EPSILON
-    correlations = (x * y).sum(-1)[varied] / product[varied]
+    has_variation = product > RISK_EPSILON
+    correlations = (x * y).sum(-1)[has_variation] / product[has_variation]
     return float(correlations.mean()) if len(correlations) else float("nan")
 
 
@@ -160,47 +164,50 @@ def transfer_coefficient(desired: ArrayLike, held: ArrayLike) -> float:
 
 
 def _excess_pair(returns: ArrayLike, base: ArrayLike, risk_free: ArrayLike | None) -> tuple[Floats, Floats]:
-    own, reference = np.asarray(returns, dtype=np.float64), np.asarray(base, dtype=np.float64)
-    cash = np.zeros_like(own) if risk_free is None else np.asarray(risk_free, dtype=np.float64)
-    if own.ndim != 1 or own.shape != reference.shape or own.shape != cash.shape:
+    account = np.asarray(returns, dtype=np.float64)
+    reference = np.asarray(base, dtype=np.float64)
+    cash = np.zeros_like(account) if risk_free is None else np.asarray(risk_free, dtype=np.float64)
+    if account.ndim != 1 or account.shape != reference.shape or account.shape != cash.shape:
         raise InputError(
             "returns, base and cash must be series over the same bars, got shapes "
-            f"{own.shape}, {reference.shape} and {cash.shape}"
+            f"{account.shape}, {reference.shape} and {cash.shape}"
         )
-    if len(own) < MIN_BARS:
-        raise InputError(f"a comparison with a base needs at least {MIN_BARS} returns, got {len(own)}")
-    if not np.isfinite(own).all() or not np.isfinite(reference).all():
+    if len(account) < MIN_BARS:
+        raise InputError(f"a comparison with a base needs at least {MIN_BARS} returns, got {len(account)}")
+    if not np.isfinite(account).all() or not np.isfinite(reference).all():
         raise InputError("a comparison with a base needs finite returns")
-    return own - cash, reference - cash
+    return account - cash, reference - cash
 
 
-def _statistics(own: Floats, base: Floats, periods: float) -> Floats:
+def _statistics(returns: Floats, base: Floats, periods: float) -> Floats:
     """Difference of Sharpe ratios, information ratio and beta [D, 3] of D histories [D, T]."""
-    bars = own.shape[1]
-    mean, base_mean = own.mean(1), base.mean(1)
-    centred = base - base_mean[:, None]
-    base_variance = (centred**2).sum(1) / (bars - 1)
-    covariance = ((own - mean[:, None]) * centred).sum(1) / (bars - 1)
+    bars = returns.shape[1]
+    mean = returns.mean(1)
+    base_mean = base.mean(1)
+    deviations = base - base_mean[:, None]
+    base_variance = (deviations**2).sum(1) / (bars - 1)
+    covariance = ((returns - mean[:, None]) * deviations).sum(1) / (bars - 1)
     beta = _ratio(covariance, base_variance, RISK_EPSILON**2)
-    sharpe = _ratio(mean, own.std(1, ddof=1)) - _ratio(base_mean, np.sqrt(base_variance))
-    information = _ratio(mean - base_mean, (own - base).std(1, ddof=1))
+    sharpe = _ratio(mean, returns.std(1, ddof=1)) - _ratio(base_mean, np.sqrt(base_variance))
+    information = _ratio(mean - base_mean, (returns - base).std(1, ddof=1))
     return np.stack([sharpe * np.sqrt(periods), information * np.sqrt(periods), beta], 1)
 
 
 def _ratio(gain: Floats, risk: Floats, smallest: float = RISK_EPSILON) -> Floats:
     """gain / risk; 0 where the risk is rounding error."""
-    known = risk > smallest
-    ratio: Floats = np.where(known, gain / np.where(known, risk, 1.0), 0.0)
+    is_known = risk > smallest
+    ratio: Floats = np.where(is_known, gain / np.where(is_known, risk, 1.0), 0.0)
     return ratio
 
 
-def _weight_pair(one: ArrayLike, other: ArrayLike) -> tuple[Floats, Floats]:
-    first, second = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+def _weight_pair(weights: ArrayLike, base: ArrayLike) -> tuple[Floats, Floats]:
+    first = np.asarray(weights, dtype=np.float64)
+    second = np.asarray(base, dtype=np.float64)
     if first.ndim != 2 or first.shape != second.shape:
         raise InputError(f"weights must be [T, N] over the same bars and assets, got {first.shape} and {second.shape}")
     return first, second
 
 
-def _both_invested(one: Floats, other: Floats) -> Bools:
-    both: Bools = (one != 0).any(-1) & (other != 0).any(-1)
-    return both
+def _both_invested(weights: Floats, base: Floats) -> Bools:
+    are_invested: Bools = (weights != 0).any(-1) & (base != 0).any(-1)
+    return are_invested

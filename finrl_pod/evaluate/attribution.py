@@ -22,9 +22,9 @@ ROUND_TRIP = "round trip"
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """Profit of a backtest in currency, before costs, by bar and asset; all columns on the result's T bars.
+    """Profit of a backtest in currency, before costs, by bar and asset; all columns on the T bars of the result.
 
-    profits: [T, N], change of an asset's value between two marks and its dividends, less what was paid for it at fill
+    profits: [T, N], change of the value of an asset between two marks and its dividends, minus its cost at fill
     prices. costs: [T]. carry: [T], interest less borrow fees. `profits.sum(1) - costs + carry` is the change of equity.
     """
 
@@ -36,32 +36,29 @@ class Attribution:
     def by_asset(self) -> dict[str, float]:
         """Profit of each symbol that was held, the largest first."""
         total = self.profits.sum(0)
-        held = (self.profits != 0).any(0)
-        order = sorted(np.flatnonzero(held), key=lambda i: -total[i])
+        has_profit = (self.profits != 0).any(0)
+        order = sorted(np.flatnonzero(has_profit), key=lambda i: -total[i])
         return {self.result.symbols[i]: float(total[i]) for i in order}
 
     def by_year(self) -> list[dict[str, float]]:
         """For each calendar year: year, profit before costs, costs, carry, and return on the equity it began with."""
         years = self.result.times.astype("datetime64[Y]").astype(int) + 1970
-        equity, rows = self.result.equity, []
+        equity = self.result.equity
+        rows = []
         for year in np.unique(years[1:]):
             bars = np.flatnonzero(years == year)
             begin = max(bars[0] - 1, 0)
-            own = bars[bars > 0]
+            rows_of_year = bars[bars > 0]
             rows.append(
                 {
                     "year": int(year),
-                    "profit": float(self.profits[own].sum()),
-                    "costs": float(self.costs[own].sum()),
-                    "carry": float(self.carry[own].sum()),
+                    "profit": float(self.profits[rows_of_year].sum()),
+                    "costs": float(self.costs[rows_of_year].sum()),
+                    "carry": float(self.carry[rows_of_year].sum()),
                     "return": float(equity[bars[-1]] / equity[begin] - 1),
                 }
             )
         return rows
-
-    def plain(self) -> dict[str, object]:
-        """The profit by asset and by year, for JSON."""
-        return {"by_asset": self.by_asset(), "by_year": self.by_year()}
 
     def table(self) -> dict[str, list[object]]:
         """Columns year, symbol, profit: one row per symbol held in a year, and rows "costs" and "carry"."""
@@ -73,12 +70,12 @@ class Attribution:
                 columns[name].append(value)
 
         for year in np.unique(years[1:]):
-            own = np.flatnonzero((years == year) & (np.arange(len(years)) > 0))
-            for i in np.flatnonzero((self.profits[own] != 0).any(0)):
-                add(int(year), self.result.symbols[i], float(self.profits[own, i].sum()))
-            add(int(year), "costs", -float(self.costs[own].sum()))
-            if self.carry[own].any():
-                add(int(year), "carry", float(self.carry[own].sum()))
+            rows_of_year = np.flatnonzero((years == year) & (np.arange(len(years)) > 0))
+            for i in np.flatnonzero((self.profits[rows_of_year] != 0).any(0)):
+                add(int(year), self.result.symbols[i], float(self.profits[rows_of_year, i].sum()))
+            add(int(year), "costs", -float(self.costs[rows_of_year].sum()))
+            if self.carry[rows_of_year].any():
+                add(int(year), "carry", float(self.carry[rows_of_year].sum()))
         return columns
 
 
@@ -92,23 +89,23 @@ def bars_of(result: BacktestResult, market: MarketTensor) -> slice:
 
 
 def attribution(result: BacktestResult, market: MarketTensor, rules: ExecutionRules) -> Attribution:
-    """Attribute a backtest's profit. market, rules: those that it was run with.
+    """Attribute the profit of a backtest. market, rules: market and rules of the backtest.
 
-    Raises InputError if the market does not have the result's symbols and bars.
+    Raises InputError if the market lacks symbols or bars of the result.
     """
     bars = bars_of(result, market)
     venue = Venue(market, rules, torch.float64)
     close, fill = (x[bars].double().cpu().numpy() for x in (market.close, venue.fill))
     values = result.weights * result.equity[:, None]
     shares = values / close
-    before = np.vstack([np.zeros_like(shares[:1]), shares[:-1]])
-    traded = shares - before
-    # The decision of bar t fills in bar t + 1 or at its own close; a bar's trades are its change of holdings.
+    previous_shares = np.vstack([np.zeros_like(shares[:1]), shares[:-1]])
+    trades = shares - previous_shares
+    # The decision of bar t fills in bar t + 1 or at its own close; trades of a bar are its change of holdings.
     paid_at = fill if market.fill_rule == "same_close" else np.vstack([fill[:1], fill[:-1]])
-    paid = np.where(traded != 0, traded * np.where(np.isfinite(paid_at), paid_at, close), 0.0)
+    amounts = np.where(trades != 0, trades * np.where(np.isfinite(paid_at), paid_at, close), 0.0)
     if result.paid is not None:
-        paid = result.paid
-    profits = values - np.vstack([np.zeros_like(values[:1]), values[:-1]]) - paid
+        amounts = result.paid
+    profits = values - np.vstack([np.zeros_like(values[:1]), values[:-1]]) - amounts
     if market.dividends is not None:
         paid_out = market.dividends[bars].double().cpu().numpy()
         profits[1:] += shares[:-1] * paid_out[:-1]
@@ -123,61 +120,83 @@ def attribution(result: BacktestResult, market: MarketTensor, rules: ExecutionRu
 
 
 def trades_table(result: BacktestResult, market: MarketTensor, rules: ExecutionRules) -> pd.DataFrame:
-    """One row per trade, in order of time. market, rules: those of the backtest.
+    """One row per trade, in order of time. market, rules: market and rules of the backtest.
 
-    time: of the bar in which it filled. side: "buy", "sell", or "round trip" for what orders within bars bought and
-    sold in one bar. price: of the fill, NaN for a round trip. value, cost: currency. profit: of the part that reduces a
-    position, in currency: the difference of its price and the position's average entry price, times the shares, less
-    the trade's cost; NaN for trades that open or enlarge one. Dividends and interest are in no trade. weight: after the
-    trade, of equity. Raises InputError if the market does not have the result's symbols and bars.
+    time: bar in which it filled. side: "buy", "sell", or "round trip" for shares that orders within bars bought and
+    sold in one bar. price: fill price, NaN for a round trip. value, cost: currency. profit: currency, for the part that
+    reduces a position: the difference of its price and the average entry price, times the shares, minus the cost of the
+    trade; NaN for trades that open or enlarge one. Dividends and interest are in no trade. weight: after the trade, of
+    equity. Raises InputError if the market lacks symbols or bars of the result.
     """
     bars = bars_of(result, market)
     venue = Venue(market, rules, torch.float64)
     close, fill = (x[bars].double().cpu().numpy() for x in (market.close, venue.fill))
-    held = result.weights * result.equity[:, None] / close
-    change = np.diff(held, axis=0, prepend=0.0)
-    same = venue.same_close
-    price = fill if same else np.concatenate([close[:1], fill[:-1]])  # else orders fill in the bar after the decision
+    shares_held = result.weights * result.equity[:, None] / close
+    change = np.diff(shares_held, axis=0, prepend=0.0)
+    is_same_close = venue.same_close
+    price = (
+        fill if is_same_close else np.concatenate([close[:1], fill[:-1]])
+    )  # else orders fill in the bar after the decision
     noise = MIN_TRADE * np.abs(result.equity[:, None])
-    traded = np.abs(change * price) > noise
-    paid = np.where(traded, change * price, 0.0) if result.paid is None else result.paid
-    traded |= np.abs(paid) > noise
+    has_traded = np.abs(change * price) > noise
+    amounts = np.where(has_traded, change * price, 0.0) if result.paid is None else result.paid
+    has_traded |= np.abs(amounts) > noise
     with np.errstate(divide="ignore", invalid="ignore"):
-        price = np.where(traded & (np.abs(change * price) > noise), paid / change, np.nan)
+        price = np.where(has_traded & (np.abs(change * price) > noise), amounts / change, np.nan)
     costs = _costs(venue, result, change, price, bars.start)
     rows = []
-    entry, position = np.zeros(len(result.symbols)), np.zeros(len(result.symbols))
-    for t, n in np.argwhere(traded):
-        amount, at, cost = float(change[t, n]), float(price[t, n]), float(costs[t, n])
-        profit = _profit(entry, position, n, amount, at, cost) if math.isfinite(at) else -float(paid[t, n]) - cost
-        side = ("buy" if amount > 0 else "sell") if math.isfinite(at) else ROUND_TRIP
-        shares, value = (abs(amount), abs(float(paid[t, n]))) if math.isfinite(at) else (0.0, 0.0)
-        row = (result.times[t], result.symbols[n], side, shares, at, value, cost, profit, float(result.weights[t, n]))
+    entry = np.zeros(len(result.symbols))
+    position = np.zeros(len(result.symbols))
+    for t, n in np.argwhere(has_traded):
+        amount = float(change[t, n])
+        fill_price = float(price[t, n])
+        cost = float(costs[t, n])
+        profit = (
+            _profit(entry, position, n, amount, fill_price, cost)
+            if math.isfinite(fill_price)
+            else -float(amounts[t, n]) - cost
+        )
+        side = ("buy" if amount > 0 else "sell") if math.isfinite(fill_price) else ROUND_TRIP
+        trade_shares, value = (abs(amount), abs(float(amounts[t, n]))) if math.isfinite(fill_price) else (0.0, 0.0)
+        row = (
+            result.times[t],
+            result.symbols[n],
+            side,
+            trade_shares,
+            fill_price,
+            value,
+            cost,
+            profit,
+            float(result.weights[t, n]),
+        )
         rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _profit(entry: Floats, position: Floats, n: int, amount: float, price: float, cost: float) -> float:
     """Profit of a trade; updates the average entry price and the position of asset n."""
-    before, after = position[n], position[n] + amount
-    if abs(after) < MIN_TRADE * abs(amount):
-        after = 0.0
-    closed = min(abs(amount), abs(before)) if before * amount < 0 else 0.0
-    profit = closed * (price - entry[n]) * np.sign(before) - cost if closed else math.nan
-    if before * after <= 0:  # closed, or turned to the other side
+    shares_before = position[n]
+    shares_after = position[n] + amount
+    if abs(shares_after) < MIN_TRADE * abs(amount):
+        shares_after = 0.0
+    closed_shares = min(abs(amount), abs(shares_before)) if shares_before * amount < 0 else 0.0
+    profit = closed_shares * (price - entry[n]) * np.sign(shares_before) - cost if closed_shares else math.nan
+    if shares_before * shares_after <= 0:  # closed, or turned to the other side
         entry[n] = price
-    elif abs(after) > abs(before):
-        entry[n] = (entry[n] * before + price * amount) / after
-    position[n] = after
+    elif abs(shares_after) > abs(shares_before):
+        entry[n] = (entry[n] * shares_before + price * amount) / shares_after
+    position[n] = shares_after
     return float(profit)
 
 
 def _costs(venue: Venue, result: BacktestResult, change: Floats, price: Floats, first: int) -> Floats:
-    """Cost [T, N] of each trade in currency, the bar's in total; round trips share what the others leave."""
-    decided = np.arange(first, first + len(change)) - (0 if venue.same_close else 1)
-    bars = torch.from_numpy(np.clip(decided, 0, None))
-    known = np.where(np.isfinite(price), price, 0.0)
-    amounts, prices = (torch.from_numpy(x).unsqueeze(1) for x in (np.where(np.isfinite(price), change, 0.0), known))
+    """Cost [T, N] of each trade in currency, in total the costs of the bar; round trips share the remainder."""
+    decision_bars = np.arange(first, first + len(change)) - (0 if venue.same_close else 1)
+    bars = torch.from_numpy(np.clip(decision_bars, 0, None))
+    known_prices = np.where(np.isfinite(price), price, 0.0)
+    amounts, prices = (
+        torch.from_numpy(x).unsqueeze(1) for x in (np.where(np.isfinite(price), change, 0.0), known_prices)
+    )
     frictions = venue.rules.frictions
     models = (HalfSpread(venue.rules.cost_rate), *(() if frictions is None else frictions.costs))
     costs: Floats = costs_by_asset(amounts, prices, models, venue.liquidity(bars)).squeeze(1).cpu().numpy()

@@ -1,7 +1,7 @@
 """Backtests: `backtest` calls a strategy at every bar with copies of past data, `simulate` keeps batches of accounts.
 
 Fills, costs and interest come from `finrl_pod.market`; this module handles the order of events. A decision at bar t is
-sized on the closes of t and fills at `market.fill[t]`, which belongs to bar t+1 (fill rule "next") or to t
+sized on the closes of t and fills at `market.fill[t]`. This price belongs to bar t+1 (fill rule "next") or to t
 ("same_close"). With a delay of k bars a decision at t is executed like one at t + k - 1. Overnight interest and fees
 are booked before the fills of the next bar. All amounts are float64.
 """
@@ -22,6 +22,7 @@ from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.market.execution import (
     ExecutionRules,
     Fills,
+    MarketPeriod,
     account_equity,
     limit_gross_exposure,
     trades_to_weights,
@@ -40,30 +41,25 @@ RUIN_FLOOR = 1e-9  # share of the starting equity that a ruined account counts a
 Decide = Callable[[int, Tensor, Tensor], Tensor | None]
 
 
-def backtest(
-    strategy: Strategy,
-    panel: Panel,
-    market: MarketTensor,
-    first: int,
-    last: int,
-    rules: ExecutionRules,
-    cash: float,
-) -> BacktestResult:
-    """Backtest one account that starts in cash at bar `first` and is marked at the closes first..last.
+def backtest(strategy: Strategy, panel: Panel, period: MarketPeriod) -> BacktestResult:
+    """Backtest one account that starts in cash and is marked at every close of the period.
 
-    market: built from the panel by `build_market`; its fill rule applies. The strategy is called at every bar
-    first <= t < last. If it has an attribute `lookback` (bars, at least 1), its window has only that many rows, which
-    avoids copying the whole past. If it has an attribute `orders` (`OrderRules`), they fill within bars. Raises
-    InputError if panel and market differ, if the market lacks one of the strategy's features, for orders that the
-    prices do not allow, and with the bar's date if the strategy raises or returns invalid weights.
+    The market of the period is built from the panel by `build_market`; its fill rule applies. The strategy is called at
+    every bar but the last. An attribute `lookback` (bars, at least 1) limits the rows of its window and avoids
+    copying the whole past. An attribute `orders` (`OrderRules`) has orders that fill within bars. Raises InputError if
+    panel and market differ, if the market lacks a feature of the strategy, for orders that the prices do not
+    allow, and with the date of the bar if the strategy raises or returns invalid weights.
     """
+    market = period.market
+    first = period.first
     if market.symbols != panel.symbols or not np.array_equal(market.times, panel.times):
         raise InputError(
             "the market was built from another panel: their symbols or times differ; rebuild it with build_market"
         )
     columns = feature_columns(strategy, market)
-    lookback, feature_bars = lookback_of(strategy), feature_lookback_of(strategy)
-    closes = market.close[first : last + 1].double().unbind(0)
+    lookback = lookback_of(strategy)
+    feature_bars = feature_lookback_of(strategy)
+    closes = market.close[period.bars].double().unbind(0)
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:
         features = features_at(market, t, columns, feature_bars)
@@ -72,8 +68,8 @@ def backtest(
         return None if weights is None else torch.from_numpy(weights).unsqueeze(0).to(shares.device)
 
     rules_within = orders_of(strategy)
-    orders = None if rules_within is None else IntrabarOrders(rules_within, panel, market, rules)
-    ledger = simulate(market, decide, first, last, rules, cash, orders=orders)
+    orders = None if rules_within is None else IntrabarOrders(rules_within, panel, market, period.rules)
+    ledger = simulate(market, decide, first, period.last, period.rules, period.cash, orders=orders)
     return backtest_result(strategy.name, market, ledger)
 
 
@@ -129,9 +125,10 @@ def target_weights_of(strategy: Strategy, window: Window, positions: Positions, 
         raise
     except (Exception, SystemExit) as error:  # a strategy must not end the program
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        where = "".join(f", {line}" for line in (_location(error),) if line)
+        location = "".join(f", {line}" for line in (_location(error),) if line)
         raise InputError(
-            f"strategy {strategy.name} failed at {when}: {' '.join(text.split())}{where}{_short_window(error, window)}"
+            f"strategy {strategy.name} failed at {when}: {' '.join(text.split())}{location}"
+            f"{_short_window(error, window)}"
         ) from error
     if target is None:
         return None
@@ -173,7 +170,7 @@ def backtest_result(name: str, market: MarketTensor, ledger: Ledger, account: in
         turnover=turnover,
         costs=costs,
         metrics=summary(equity, turnover, costs, bars_per_year(market.times), risk_free),
-        cost_parts={part: values[:, account].cpu().numpy().copy() for part, values in ledger.cost_parts.items()},
+        cost_parts={model: values[:, account].cpu().numpy().copy() for model, values in ledger.cost_parts.items()},
         risk_free=risk_free,
         carry=0.0 if ledger.carry is None else float(ledger.carry[:, account].sum()),
         dividends=None if ledger.dividends is None else ledger.dividends[:, account].cpu().numpy().copy(),
@@ -182,7 +179,7 @@ def backtest_result(name: str, market: MarketTensor, ledger: Ledger, account: in
 
 
 def window_at(panel: Panel, t: int, lookback: int | None = None, features: Floats | None = None) -> Window:
-    """Copies of the bars up to and including t: all of them, or the last `lookback`. features: of its strategy."""
+    """Copies of the bars up to and including t: all of them, or the last `lookback`. features: [N, F] or None."""
     start = 0 if lookback is None else max(0, t + 1 - lookback)
     past = slice(start, t + 1)
     tradable = panel.investable[past].copy()
@@ -205,13 +202,13 @@ def window_at(panel: Panel, t: int, lookback: int | None = None, features: Float
 
 
 def feature_columns(strategy: Strategy, market: MarketTensor) -> list[int] | None:
-    """Columns of the strategy's features in the market; None if it uses none. Raises InputError if one is missing."""
+    """Columns of the strategy features in the market; None if it uses none. Raises InputError if one is missing."""
     if not strategy.feature_names:
         return None
     missing = [name for name in strategy.feature_names if name not in market.feature_names]
     if missing:
         raise InputError(
-            f"strategy {strategy.name} needs the features {', '.join(missing)}, which this market lacks; "
+            f"strategy {strategy.name} needs the features {', '.join(missing)}; this market lacks them, "
             f"it has {', '.join(market.feature_names) or 'none'}"
         )
     return [market.feature_names.index(name) for name in strategy.feature_names]
@@ -219,7 +216,7 @@ def feature_columns(strategy: Strategy, market: MarketTensor) -> list[int] | Non
 
 def positions_at(cash: Tensor, shares: Tensor, close: Tensor) -> Positions:
     """Positions at the close from cash [], shares [N] and close [N]. A ruined account has zero weights."""
-    values = shares * close  # summed by torch, so that backtests equal a tournament's scores to the last bit
+    values = shares * close  # summed by torch, so that backtests equal scores of a tournament to the last bit
     total = float(cash + values.sum())
     if total <= 0:
         return Positions(weights=np.zeros(len(values)), cash=1.0, equity=total)
@@ -228,16 +225,15 @@ def positions_at(cash: Tensor, shares: Tensor, close: Tensor) -> Positions:
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """B accounts over L = last - first + 1 bars, marked at the close. All float64, on the market's device.
+    """B accounts over L = last - first + 1 bars, marked at the close. All float64, on the device of the market.
 
-    equity: [L, B] currency. weights: [L, B, N], holdings after the bar's fill over equity (0 after ruin).
-    turnover: [L, B], value traded, both sides, over the equity before, per bar, at fill prices.
-    costs: [L, B] currency. cash: [B] and shares: [B, N], the account after the last bar.
-    cost_parts: [L, B] currency by cost model; empty if there is only the proportional cost.
-    risk_free: [L-1] simple return of cash from one mark to the next, or None.
-    carry: [L, B] currency, interest less borrow fees booked before the bar's mark, or None. dividends: [L, B] currency
-    received before the bar's mark, negative on shorts, or None. paid: [L, B, N] currency, value of each asset's trades,
-    negative for sales; only with orders within bars, which fill at other prices than the market's.
+    equity: [L, B] currency. weights: [L, B, N], holdings after the fill of the bar over equity (0 after ruin).
+    turnover: [L, B], value traded, both sides, over the equity before, per bar, at fill prices. costs: [L, B] currency.
+    cash: [B] and shares: [B, N], the account after the last bar. cost_parts: [L, B] currency by cost model; empty if
+    there is only the proportional cost. risk_free: [L-1] simple return of cash from one mark to the next, or None.
+    carry: [L, B] currency, interest less borrow fees booked before the mark of the bar, or None. dividends: [L, B]
+    currency received before the mark, negative on shorts, or None. paid: [L, B, N] currency, value of the trades of
+    each asset, negative for sales; only with orders within bars: they fill at other prices than `market.fill`.
     """
 
     first: int
@@ -282,18 +278,20 @@ def simulate(
     leverage below 1, orders are cut to the limit on gross exposure. orders: stops and limits within bars; their costs
     are not attributed to models.
 
-    Raises InputError with the bar's date for weights of a wrong shape, NaN, negative without `rules.short`, or with a
-    sum of absolute values above 1 + rules.borrow; for first, last or cash out of range; and for rules that the
+    Raises InputError with the date of the bar for weights of a wrong shape, NaN, negative without `rules.short`, or
+    with a sum of absolute values above 1 + rules.borrow; for first, last or cash out of range; and for rules that the
     market's data or fill rule does not allow (`Venue`).
     """
     _check_range(market, first, last, cash)
     assets = market.shape[1]
     venue = Venue(market, rules, torch.float64)
-    same_close, may_ruin = venue.same_close, rules.short or rules.borrow > 0
+    same_close = venue.same_close
+    may_ruin = rules.short or rules.borrow > 0
     close_table = market.close[first : last + 1].double()
     closes = close_table.unbind(0)
     prices = venue.fill[first:last].unbind(0)
-    fillable, delisted = market.fillable[first:last], market.delisted[first:last]
+    fillable = market.fillable[first:last]
+    delisted = market.delisted[first:last]
     all_fillable = fillable.all(-1).tolist()
     some_delisted = delisted.any(-1).tolist()
 
@@ -302,35 +300,35 @@ def simulate(
     nothing = torch.zeros_like(funds)
     queue: deque[Tensor | None] = deque([None] * (venue.delay - 1))  # decisions not yet executed
     history: list[tuple[Tensor, Tensor, Tensor]] = []  # cash, turnover, costs of each bar; shares are in `held`
-    held = torch.empty(len(closes), batch, assets, dtype=torch.float64, device=market.close.device)
+    holdings_table = torch.empty(len(closes), batch, assets, dtype=torch.float64, device=market.close.device)
     carry: list[Tensor] = [nothing]
     dividends: list[Tensor] = [nothing]
-    paid: list[Tensor] = [torch.zeros_like(shares)]
+    payments: list[Tensor] = [torch.zeros_like(shares)]
     for i, close in enumerate(closes[:-1]):
         if not same_close and i == 0:
-            held[0] = shares
+            holdings_table[0] = shares
             history.append((funds, nothing, nothing))
-        decided = decide(first + i, funds.clone(), shares.clone())
-        if decided is not None:
-            decided = decided.to(shares)
-            if decided.shape != shares.shape:
-                when = f"target weights at {bar_date(market, first + i)}"
-                raise InputError(f"{when} must have the shape {tuple(shares.shape)}, got {tuple(decided.shape)}")
-            check_weights(market, first + i, decided, rules)
-        queue.append(decided)
+        decision = decide(first + i, funds.clone(), shares.clone())
+        if decision is not None:
+            decision = decision.to(shares)
+            if decision.shape != shares.shape:
+                subject = f"target weights at {bar_date(market, first + i)}"
+                raise InputError(f"{subject} must have the shape {tuple(shares.shape)}, got {tuple(decision.shape)}")
+            check_weights(market, first + i, decision, rules)
+        queue.append(decision)
         target = queue.popleft()
         morning = funds
         if venue.has_carry and not same_close:
             morning = venue.overnight(first + i, funds, shares, close)
-        spent = paid[0]
-        ruined = may_ruin and bool((account_equity(funds, shares, close) <= 0).any())
-        if target is None and not ((some_delisted[i] or ruined) and bool((shares != 0).any())):
+        traded_value = payments[0]
+        is_ruined = may_ruin and bool((account_equity(funds, shares, close) <= 0).any())
+        if target is None and not ((some_delisted[i] or is_ruined) and bool((shares != 0).any())):
             filled = Fills(morning, shares, nothing, nothing)
         else:
             trades = _target_trades(target, funds, shares, close, rules)
             if not all_fillable[i]:
-                sold = torch.where(delisted[i], -shares, torch.zeros_like(shares))
-                trades = torch.where(fillable[i], trades, sold)
+                sales = torch.where(delisted[i], -shares, torch.zeros_like(shares))
+                trades = torch.where(fillable[i], trades, sales)
             if rules.limited:  # holdings that cannot trade count towards the limit
                 trades = venue.limit_to_volume(first + i, trades)
                 trades = limit_gross_exposure(trades, funds, shares, close, rules.leverage)
@@ -340,33 +338,34 @@ def simulate(
             filled = venue.fill_trades(first + i, morning, shares, trades, price)
             if orders is not None:
                 orders.filled(shares, filled.shares, price)
-                spent = (filled.shares - shares) * price
+                traded_value = (filled.shares - shares) * price
         if orders is not None:
-            filled, sold = _with_exits(orders, venue, first + i, filled)
-            paid.append(spent - sold)
+            filled, sales = _with_exits(orders, venue, first + i, filled)
+            payments.append(traded_value - sales)
         turnover = nothing
         if filled.traded is not nothing:
-            before = account_equity(morning, shares, prices[i])
-            turnover = torch.where(before > 0, filled.traded / before, nothing)
-        interest, entitled = morning - funds, shares
-        funds, shares = filled.cash, filled.shares
-        held[len(history)] = shares
+            equity_before = account_equity(morning, shares, prices[i])
+            turnover = torch.where(equity_before > 0, filled.traded / equity_before, nothing)
+        interest, dividend_shares = morning - funds, shares
+        funds = filled.cash
+        shares = filled.shares
+        holdings_table[len(history)] = shares
         history.append((funds, turnover, filled.cost))
         if venue.has_carry and same_close:
             funds = venue.overnight(first + i, filled.cash, shares, close)
-            interest, entitled = funds - filled.cash, shares
+            interest, dividend_shares = funds - filled.cash, shares
         if venue.has_dividends:
-            dividends.append(venue.dividends(first + i, entitled))
+            dividends.append(venue.dividends(first + i, dividend_shares))
             interest = interest - dividends[-1]
         carry.append(interest)
     if same_close:
-        held[len(history)] = shares
+        holdings_table[len(history)] = shares
         history.append((funds, nothing, nothing))
 
     all_cash, turnovers, costs = (torch.stack(column) for column in zip(*history, strict=True))
-    cost_parts = _cost_parts(venue, first, held) if venue.has_cost_models and orders is None else {}
+    cost_parts = _cost_parts(venue, first, holdings_table) if venue.has_cost_models and orders is None else {}
     # In place: with many bars, accounts and assets this is the largest table of a backtest.
-    values = held.mul_(close_table.unsqueeze(1))
+    values = holdings_table.mul_(close_table.unsqueeze(1))
     equity = all_cash + values.sum(-1)
     weights = values.div_(equity.unsqueeze(-1)).masked_fill_(~(equity > 0).unsqueeze(-1), 0.0)
     return Ledger(
@@ -375,31 +374,41 @@ def simulate(
         risk_free=None if venue.risk_free is None else venue.risk_free[first:last],
         carry=torch.stack(carry) if venue.has_carry else None,
         dividends=torch.stack(dividends) if venue.has_dividends else None,
-        paid=None if orders is None else torch.stack(paid),
+        paid=None if orders is None else torch.stack(payments),
     )
 
 
 def _with_exits(orders: IntrabarOrders, venue: Venue, t: int, filled: Fills) -> tuple[Fills, Tensor]:
-    """The fills of bar t's decision with the stops and take-profits of their bar, and the value [B, N] of those."""
-    sold, price = orders.exits(t, filled.shares)
-    if not bool((sold > 0).any()):
-        return filled, torch.zeros_like(sold)
-    closed = venue.fill_trades(t, filled.cash, filled.shares, -sold, price)
-    both = Fills(closed.cash, closed.shares, filled.cost + closed.cost, filled.traded + closed.traded)
-    return both, (filled.shares - closed.shares) * price
+    """Fills of the decision at bar t with stops and take-profits of their bar, and the value [B, N] of these exits."""
+    exit_shares, price = orders.exits(t, filled.shares)
+    if not bool((exit_shares > 0).any()):
+        return filled, torch.zeros_like(exit_shares)
+    exit_fills = venue.fill_trades(t, filled.cash, filled.shares, -exit_shares, price)
+    all_fills = Fills(
+        exit_fills.cash, exit_fills.shares, filled.cost + exit_fills.cost, filled.traded + exit_fills.traded
+    )
+    return all_fills, (filled.shares - exit_fills.shares) * price
 
 
-def _cost_parts(venue: Venue, first: int, held: Tensor) -> dict[str, Tensor]:
-    """Costs [L, B] by model name of the fills between holdings `held` [L, B, N] after each bar's fill."""
+def _cost_parts(venue: Venue, first: int, holdings_table: Tensor) -> dict[str, Tensor]:
+    """Costs [L, B] by model name of the fills between holdings `held` [L, B, N] after the fills of each bar."""
     # The bar without a fill is the first, or the last where decisions fill at their own close.
-    before = torch.cat([torch.zeros_like(held[:1]), held[:-1]]) if venue.same_close else held[:-1]
-    after = held if venue.same_close else held[1:]
-    parts: list[dict[str, Tensor]] = []
-    for i in range(0, len(held) - 1, ATTRIBUTION_BARS):
-        bars = torch.arange(i, min(i + ATTRIBUTION_BARS, len(held) - 1), device=held.device)
-        parts.append(venue.attribution(first + bars, after[bars] - before[bars], venue.fill[first + bars].unsqueeze(1)))
-    nothing = torch.zeros_like(held[:1, :, 0])
-    columns = {name: [part[name] for part in parts] for name in parts[0]}
+    shares_before = (
+        torch.cat([torch.zeros_like(holdings_table[:1]), holdings_table[:-1]])
+        if venue.same_close
+        else holdings_table[:-1]
+    )
+    shares_after = holdings_table if venue.same_close else holdings_table[1:]
+    attributions: list[dict[str, Tensor]] = []
+    for i in range(0, len(holdings_table) - 1, ATTRIBUTION_BARS):
+        bars = torch.arange(i, min(i + ATTRIBUTION_BARS, len(holdings_table) - 1), device=holdings_table.device)
+        attributions.append(
+            venue.attribution(
+                first + bars, shares_after[bars] - shares_before[bars], venue.fill[first + bars].unsqueeze(1)
+            )
+        )
+    nothing = torch.zeros_like(holdings_table[:1, :, 0])
+    columns = {name: [attribution[name] for attribution in attributions] for name in attributions[0]}
     return {
         name: torch.cat([*column, nothing] if venue.same_close else [nothing, *column])
         for name, column in columns.items()
@@ -422,7 +431,7 @@ def _target_trades(
 
 
 def check_weights(market: MarketTensor, t: int, weights: Tensor, rules: ExecutionRules) -> None:
-    """Raises InputError naming the bar's date for invalid target weights [B, N] (see `weights_error`)."""
+    """Raises InputError naming the date of the bar for invalid target weights [B, N] (see `weights_error`)."""
     if error := weights_error(weights, market.symbols, limit=1.0 + rules.borrow, short=rules.short):
         hint = "" if torch.isfinite(weights).all() else _untraded_hint(market, t)
         raise InputError(f"target weights at {bar_date(market, t)} {error}{hint}")
@@ -433,10 +442,12 @@ def _untraded_hint(market: MarketTensor, t: int) -> str:
     absent = [market.symbols[n] for n in (~market.tradable[t]).nonzero().flatten().tolist()]
     if not absent:
         return ""
-    names = ", ".join(absent[:NAMED_ASSETS]) + (f" and {more} more" if (more := len(absent) - NAMED_ASSETS) > 0 else "")
-    verb, close, each = ("does", "its close is", "it") if len(absent) == 1 else ("do", "their closes are", "them")
+    names = ", ".join(absent[:NAMED_ASSETS]) + (
+        f" and {further_count} more" if (further_count := len(absent) - NAMED_ASSETS) > 0 else ""
+    )
+    verb, close, pronoun = ("does", "its close is", "it") if len(absent) == 1 else ("do", "their closes are", "them")
     return (
-        f"; {names} {verb} not trade on this bar, so {close} NaN: give {each} weight 0 where window.tradable[-1] is "
+        f"; {names} {verb} not trade on this bar, so {close} NaN: give {pronoun} weight 0 where window.tradable[-1] is "
         "False"
     )
 

@@ -200,9 +200,9 @@ def benchmark_metrics(
 
 
 def holdings_metrics(weights: ArrayLike, benchmark: ArrayLike | None = None) -> dict[str, float]:
-    """Mean effective number of holdings of weights [T, N], and mean active share against a benchmark's weights [T, N].
+    """Mean effective number of holdings of weights [T, N], and mean active share against benchmark weights [T, N].
 
-    Over bars with holdings (of both); NaN if there are none. Without a benchmark's weights, only the first.
+    Over bars with holdings (of both); NaN if there are none. Without benchmark weights, only the first.
     """
     values = {EFFECTIVE_NUMBER.name: EFFECTIVE_NUMBER.function(weights)}
     if benchmark is not None:
@@ -215,5 +215,5 @@ def _ratio(gain: float, risk: float, smallest: float = RISK_EPSILON) -> float:
 
 
 def _known_mean(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
+    known_values = values[np.isfinite(values)]
+    return float(known_values.mean()) if len(known_values) else float("nan")

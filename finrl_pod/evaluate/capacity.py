@@ -2,7 +2,7 @@
 
 Costs of a trade of Q shares are the rules' own plus Y sigma sqrt(Q / ADV) of its value, the square-root law of market
 impact with Y = 1 (Toth et al. 2011, arXiv:1105.1694), sigma the volatility of a day and ADV the average daily volume of
-the last 21 days; at most 10% of a day's ADV fills. The base pays the same costs at the same size, so that what is
+the last 21 days; at most 10% of the ADV fills on a day. The base pays the same costs at the same size, so that what is
 compared is the active growth.
 """
 
@@ -20,10 +20,11 @@ from finrl_pod.evaluate.intervals import DRAWS, Interval, block_length, resample
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.variations import Job, RecordingStrategy, simulate_recorded
 from finrl_pod.market.costs import Frictions, SquareRootImpact
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.types import Floats, MarketTensor
 
-COEFFICIENT, PARTICIPATION = 1.0, 0.1
+COEFFICIENT = 1.0
+PARTICIPATION = 0.1
 VOLUME_BARS = 21  # of the average volume
 SIZES = tuple(10 ** (5 + i / 2) for i in range(13))  # 100 thousand to 100 billion, in currency
 LEVEL = 0.90
@@ -34,8 +35,8 @@ class CapacityCurve:
     """Active growth by account size.
 
     sizes: [K] currency. growth: [K] annual mean difference of log returns to the base, low and high its interval. cost:
-    [K] annual costs of the strategy as a share of its mean equity. half, zero: account sizes with half of the smallest
-    account's active growth, and with none; 0 if the smallest adds nothing, inf beyond the largest.
+    [K] annual costs of the strategy as a share of its mean equity. half, zero: account sizes with half of the active
+    growth of the smallest account, and with none; 0 if the smallest adds nothing, inf beyond the largest.
     """
 
     sizes: tuple[float, ...]
@@ -67,40 +68,39 @@ class CapacityCurve:
 def capacity_curve(
     strategy: RecordingStrategy,
     base: RecordingStrategy,
-    market: MarketTensor,
-    first: int,
-    last: int,
-    rules: ExecutionRules,
+    period: MarketPeriod,
     *,
     adv: float | None = None,
     sizes: tuple[float, ...] = SIZES,
     seed: int = 0,
     on_size: Callable[[float], None] = lambda _: None,
 ) -> CapacityCurve:
-    """Simulate the recorded decisions of a strategy and of its base at every account size.
+    """Simulate the recorded decisions of a strategy and of its base in a period, at every account size.
 
-    adv: average daily volume of every asset in currency, in place of the data's. on_size: called with each size before
-    it is simulated. Raises DataError for data without volumes where `adv` is None, InputError for one that is not above
-    zero.
+    adv: average daily volume of every asset in currency, instead of volumes in the data. on_size: called with each size
+    before it is simulated. Raises DataError for data without volumes where `adv` is None, InputError for one that is
+    not above zero.
     """
     if adv is not None and not (adv > 0 and np.isfinite(adv)):
         raise InputError(f"--adv must be above 0, in currency a day, got {adv:g}")
-    market = _with_average_volume(market, adv)
-    frictions = rules.frictions or Frictions()
+    market = _with_average_volume(period.market, adv)
+    frictions = period.rules.frictions or Frictions()
     models = tuple(model for model in frictions.costs if not isinstance(model, SquareRootImpact))
     rules = replace(
-        rules,
+        period.rules,
         frictions=replace(frictions, costs=(*models, SquareRootImpact(COEFFICIENT)), participation=PARTICIPATION),
     )
     tables = torch.from_numpy(np.stack([x.table(market.times) for x in (strategy, base)]))
-    jobs = [Job(i, first, last, rules) for i in range(2)]
-    active, cost, year = [], [], bars_per_year(market.times)
+    jobs = [Job(i, period.first, period.last, rules) for i in range(2)]
+    active = []
+    cost = []
+    year = bars_per_year(market.times)
     for size in sizes:
         on_size(size)
-        done = simulate_recorded(market, tables, jobs, size)
-        logs = np.diff(np.log(done.equity), axis=1)
+        simulation = simulate_recorded(market, tables, jobs, size)
+        logs = np.diff(np.log(simulation.equity), axis=1)
         active.append(logs[0] - logs[1])
-        cost.append(float(done.costs[0] / done.equity[0].mean() * year / (last - first)))
+        cost.append(float(simulation.costs[0] / simulation.equity[0].mean() * year / (period.last - period.first)))
     series = np.stack(active)  # [K, L]
     growth = series.mean(1) * year
     draws = _resampled_means(series, seed) * year
@@ -120,35 +120,37 @@ def size_at(sizes: tuple[float, ...], growth: Floats, share: float) -> float:
     if growth[0] <= 0:
         return 0.0
     level = share * growth[0]
-    below = np.flatnonzero(growth <= level)
-    if not len(below):
+    reached_sizes = np.flatnonzero(growth <= level)
+    if not len(reached_sizes):
         return float("inf")
-    i = int(below[0])
-    along = (growth[i - 1] - level) / (growth[i - 1] - growth[i])
-    return float(np.exp(np.log(sizes[i - 1]) + along * (np.log(sizes[i]) - np.log(sizes[i - 1]))))
+    i = int(reached_sizes[0])
+    fraction = (growth[i - 1] - level) / (growth[i - 1] - growth[i])
+    return float(np.exp(np.log(sizes[i - 1]) + fraction * (np.log(sizes[i]) - np.log(sizes[i - 1]))))
 
 
 def _crossing(sizes: tuple[float, ...], growth: Floats, draws: Floats, share: float) -> Interval:
-    found = np.array([size_at(sizes, row, share) for row in draws])
+    sampled_sizes = np.array([size_at(sizes, row, share) for row in draws])
     # Order statistics: between a finite and an infinite size no interpolation is meant.
-    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
+    low, high = np.quantile(sampled_sizes, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
     return Interval(size_at(sizes, growth, share), float(low), float(high))
 
 
 def _resampled_means(series: Floats, seed: int) -> Floats:
     """Means [draws, K] of series [K, L], the same blocks of bars for all sizes."""
     rng = np.random.default_rng(seed)
-    block, chunk = block_length(series[0]), 100
-    parts = []
+    block = block_length(series[0])
+    chunk = 100
+    chunks = []
     for _ in range(0, DRAWS, chunk):
         bars = resample_bars(series.shape[1], block, chunk, rng)
-        parts.append(np.stack([row[bars].mean(1) for row in series], 1))
-    return np.concatenate(parts)
+        chunks.append(np.stack([row[bars].mean(1) for row in series], 1))
+    return np.concatenate(chunks)
 
 
 def _with_average_volume(market: MarketTensor, adv: float | None) -> MarketTensor:
     """The market with volumes [T, N] of `adv` in currency, or with their trailing mean."""
-    fillable, paid_out = market.fillable, market.delisted & ~market.fillable
+    fillable = market.fillable
+    paid_out = market.delisted & ~market.fillable
     if adv is not None:
         volume = adv / market.close
     elif market.fill_volume is None or market.volatility is None:
@@ -156,10 +158,10 @@ def _with_average_volume(market: MarketTensor, adv: float | None) -> MarketTenso
             "a capacity needs volumes, and these prices have none; give the average daily volume: --adv 1e8"
         )
     else:
-        known = torch.where(fillable, market.fill_volume, torch.nan).cpu().numpy()
+        known_volumes = torch.where(fillable, market.fill_volume, torch.nan).cpu().numpy()
         import pandas as pd
 
-        mean = pd.DataFrame(known).shift(1).rolling(VOLUME_BARS, min_periods=1).mean().bfill()  # as known at t
+        mean = pd.DataFrame(known_volumes).shift(1).rolling(VOLUME_BARS, min_periods=1).mean().bfill()  # as known at t
         volume = torch.from_numpy(mean.fillna(0.0).to_numpy(copy=True)).to(market.close)
     volume = torch.where(fillable, volume, torch.zeros_like(volume))
     volatility = market.volatility
@@ -169,7 +171,7 @@ def _with_average_volume(market: MarketTensor, adv: float | None) -> MarketTenso
 
 
 def _volatility(market: MarketTensor) -> torch.Tensor:
-    """Trailing volatility [T, N] from the market's own closes."""
+    """Trailing volatility [T, N] from closes of the market."""
     from finrl_pod.data.tensor import trailing_volatility
 
     estimate = trailing_volatility(market.close.cpu().numpy(), market.tradable.cpu().numpy())

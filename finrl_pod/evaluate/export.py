@@ -27,27 +27,27 @@ def write_results(out: Path, results: Mapping[str, BacktestResult]) -> None:
     write_table(out / "weights", weights_table(results))
 
 
-def bars_table(results: Mapping[str, BacktestResult]) -> dict[str, Any]:
+def bars_table(results: Mapping[str, BacktestResult]) -> dict[str, Column]:
     """Columns of a table with one row per strategy and bar.
 
     strategy, time, equity (currency), turnover (value traded, both sides, over equity, per bar), costs (currency),
     and one column "cost: NAME" for every kind of cost, 0.0 where a strategy has none of it.
     """
     columns: dict[str, list[Any]] = {"strategy": [], "time": [], "equity": [], "turnover": [], "costs": []}
-    parts = list(dict.fromkeys(part for result in results.values() for part in result.cost_parts))
-    columns |= {f"cost: {part}": [] for part in parts}
+    cost_kinds = list(dict.fromkeys(kind for result in results.values() for kind in result.cost_parts))
+    columns |= {f"cost: {kind}": [] for kind in cost_kinds}
     for name, result in results.items():
         columns["strategy"].append(np.full(len(result.times), name, dtype=object))
         columns["time"].append(result.times)
         for field in ("equity", "turnover", "costs"):
             columns[field].append(getattr(result, field))
-        for part in parts:
-            columns[f"cost: {part}"].append(result.cost_parts.get(part, np.zeros(len(result.times))))
+        for kind in cost_kinds:
+            columns[f"cost: {kind}"].append(result.cost_parts.get(kind, np.zeros(len(result.times))))
     return {name: np.concatenate(values) for name, values in columns.items()}
 
 
-def weights_table(results: Mapping[str, BacktestResult]) -> dict[str, Any]:
-    """Columns strategy, time, symbol, weight: one row per holding after each bar's fills, zero weights left out."""
+def weights_table(results: Mapping[str, BacktestResult]) -> dict[str, Column]:
+    """Columns strategy, time, symbol, weight: one row per holding after the fills of a bar, zero weights left out."""
     columns: dict[str, list[Any]] = {"strategy": [], "time": [], "symbol": [], "weight": []}
     for name, result in results.items():
         bars, assets = np.nonzero(result.weights)
@@ -100,8 +100,8 @@ def _cells(values: Column) -> list[Any]:
     array = np.asarray(values)
     if array.dtype.kind == "M":
         days = array.astype("datetime64[D]")
-        shown = days if bool((days == array).all()) else array.astype("datetime64[s]")
-        return [str(time) for time in shown]
+        times = days if bool((days == array).all()) else array.astype("datetime64[s]")
+        return [str(time) for time in times]
     if array.dtype.kind in "fiub":
         return ["" if value != value else repr(value) for value in array.tolist()]
     return [escape_formula(str(value)) if value is not None else "" for value in values]

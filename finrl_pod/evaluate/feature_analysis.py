@@ -32,8 +32,8 @@ class HorizonFigures:
 
     bars: with a coefficient. information_coefficient: mean rank correlation over bars, low and high its 90% interval.
     deviation: its standard deviation over bars, n - 1. positive: share of bars on which it is above 0. quantiles: mean
-    return of each quantile of the feature less that of all assets, basis points a bar, the lowest first. spread: of the
-    highest less the lowest quantile, with interval.
+    return of each quantile of the feature minus the mean of all assets, basis points per bar, the lowest first. spread:
+    highest minus lowest quantile, with interval.
     """
 
     horizon: int
@@ -92,34 +92,35 @@ def analyse_feature(
     """
     _check(market, first, last, horizons, quantiles)
     span = slice(first, last + 1)
-    known = market.tradable[span].cpu().numpy() & np.isfinite(values[span])
-    own = np.where(known, values[span], np.nan)
-    if not ranks_assets(own):
+    is_known = market.tradable[span].cpu().numpy() & np.isfinite(values[span])
+    ranked_values = np.where(is_known, values[span], np.nan)
+    if not ranks_assets(ranked_values):
         raise DataError(f"feature {name} has the same value for all assets at every bar: it cannot rank them")
-    places = _quantile_of(own, quantiles)
-    top = places == quantiles - 1
-    fill, fillable = market.fill[span].double().cpu().numpy(), market.fillable[span].cpu().numpy()
+    quantile_numbers = _quantile_of(ranked_values, quantiles)
+    top = quantile_numbers == quantiles - 1
+    fill = market.fill[span].double().cpu().numpy()
+    fillable = market.fillable[span].cpu().numpy()
     figures = []
     for horizon in horizons:
-        returns = np.full_like(own, np.nan)
-        both = fillable[:-horizon] & fillable[horizon:]
-        np.copyto(returns[:-horizon], fill[horizon:] / fill[:-horizon] - 1, where=both)
-        figures.append(_at_horizon(name, horizon, own, places, returns, quantiles))
-    entered = [1 - (b & a).sum() / b.sum() for a, b in pairwise(top) if a.any() and b.any()]
-    ranks = _ranks(own, known)
+        returns = np.full_like(ranked_values, np.nan)
+        is_filled = fillable[:-horizon] & fillable[horizon:]
+        np.copyto(returns[:-horizon], fill[horizon:] / fill[:-horizon] - 1, where=is_filled)
+        figures.append(_at_horizon(name, horizon, ranked_values, quantile_numbers, returns, quantiles))
+    entry_shares = [1 - (b & a).sum() / b.sum() for a, b in pairwise(top) if a.any() and b.any()]
+    ranks = _ranks(ranked_values, is_known)
     return FeatureAnalysis(
         feature=name,
-        coverage=float(known.sum() / max(market.tradable[span].sum().item(), 1)),
+        coverage=float(is_known.sum() / max(market.tradable[span].sum().item(), 1)),
         rank_autocorrelation=_mean(_correlations(ranks[:-1], ranks[1:])),
-        top_turnover=float(np.mean(entered)) if entered else float("nan"),
+        top_turnover=float(np.mean(entry_shares)) if entry_shares else float("nan"),
         horizons=tuple(figures),
     )
 
 
 def ranks_assets(values: Floats) -> bool:
     """Whether a feature [T, N], NaN where unknown, differs between assets at any bar."""
-    known = np.where(np.isfinite(values), values, np.nan)
-    return bool((np.fmax.reduce(known, 1) > np.fmin.reduce(known, 1)).any())
+    known_values = np.where(np.isfinite(values), values, np.nan)
+    return bool((np.fmax.reduce(known_values, 1) > np.fmin.reduce(known_values, 1)).any())
 
 
 def information_coefficients(feature: Floats, returns: Floats) -> Floats:
@@ -127,76 +128,80 @@ def information_coefficients(feature: Floats, returns: Floats) -> Floats:
 
     NaN for fewer than `MIN_ASSETS` assets, and where either is constant.
     """
-    both = np.isfinite(feature) & np.isfinite(returns)
-    return _correlations(_ranks(feature, both), _ranks(returns, both))
+    are_known = np.isfinite(feature) & np.isfinite(returns)
+    return _correlations(_ranks(feature, are_known), _ranks(returns, are_known))
 
 
 def _at_horizon(
-    name: str, horizon: int, feature: Floats, places: Floats, returns: Floats, quantiles: int
+    name: str, horizon: int, feature: Floats, quantile_numbers: Floats, returns: Floats, quantiles: int
 ) -> HorizonFigures:
-    found = information_coefficients(feature, returns)
-    found = found[np.isfinite(found)]
-    if len(found) < MIN_BARS:
+    coefficients = information_coefficients(feature, returns)
+    coefficients = coefficients[np.isfinite(coefficients)]
+    if len(coefficients) < MIN_BARS:
         raise DataError(
-            f"feature {name} and returns over {horizon} bars are both known on {len(found)} bars, of which "
-            f"{MIN_BARS} are needed; use more bars or a shorter horizon"
+            f"feature {name} and returns over {horizon} bars are both known on {len(coefficients)} bars, fewer "
+            f"than {MIN_BARS}; use more bars or a shorter horizon"
         )
-    low, high = overlapping_mean_interval(found, horizon)
-    both = np.isfinite(returns) & np.isfinite(places)
-    active = returns - _row_means(returns, both)[:, None]
-    each = np.stack([_row_means(active, both & (places == q)) for q in range(quantiles)], 1)  # [T, Q]
-    each = each / horizon / BASIS_POINT
-    spread = (each[:, -1] - each[:, 0])[np.isfinite(each[:, -1] - each[:, 0])]
+    low, high = overlapping_mean_interval(coefficients, horizon)
+    are_known = np.isfinite(returns) & np.isfinite(quantile_numbers)
+    active = returns - _row_means(returns, are_known)[:, None]
+    quantile_returns = np.stack(
+        [_row_means(active, are_known & (quantile_numbers == q)) for q in range(quantiles)], 1
+    )  # [T, Q]
+    quantile_returns = quantile_returns / horizon / BASIS_POINT
+    spread = (quantile_returns[:, -1] - quantile_returns[:, 0])[
+        np.isfinite(quantile_returns[:, -1] - quantile_returns[:, 0])
+    ]
     spread_low, spread_high = (
         overlapping_mean_interval(spread, horizon) if len(spread) >= MIN_BARS else (np.nan, np.nan)
     )
     return HorizonFigures(
         horizon=horizon,
-        bars=len(found),
-        information_coefficient=float(found.mean()),
+        bars=len(coefficients),
+        information_coefficient=float(coefficients.mean()),
         low=low,
         high=high,
-        deviation=float(found.std(ddof=1)),
-        positive=float((found > 0).mean()),
-        quantiles=tuple(_mean(each[:, q]) for q in range(quantiles)),
+        deviation=float(coefficients.std(ddof=1)),
+        positive=float((coefficients > 0).mean()),
+        quantiles=tuple(_mean(quantile_returns[:, q]) for q in range(quantiles)),
         spread=_mean(spread),
         spread_low=float(spread_low),
         spread_high=float(spread_high),
     )
 
 
-def _ranks(values: Floats, where: Bools) -> Floats:
+def _ranks(values: Floats, mask: Bools) -> Floats:
     """Average ranks [T, N] among the assets in `where`, NaN elsewhere."""
-    ranked: Floats = pd.DataFrame(np.where(where, values, np.nan)).rank(axis=1).to_numpy(dtype=np.float64)
-    return ranked
+    ranks: Floats = pd.DataFrame(np.where(mask, values, np.nan)).rank(axis=1).to_numpy(dtype=np.float64)
+    return ranks
 
 
 def _quantile_of(values: Floats, quantiles: int) -> Floats:
-    """Quantile [T, N] of each value among its bar's, from 0, NaN where unknown or at bars with fewer values."""
+    """Quantile [T, N] of each value at its bar, from 0; NaN where unknown or at bars with fewer values."""
     ranks = pd.DataFrame(values).rank(axis=1, method="first").to_numpy(dtype=np.float64)
     count = np.isfinite(values).sum(1, keepdims=True)
-    places = np.floor((ranks - 1) * quantiles / np.maximum(count, 1))
-    return np.where(count >= quantiles, places, np.nan)
+    quantile_numbers = np.floor((ranks - 1) * quantiles / np.maximum(count, 1))
+    return np.where(count >= quantiles, quantile_numbers, np.nan)
 
 
 def _correlations(x: Floats, y: Floats) -> Floats:
     """Pearson's correlation [T] over the assets where both [T, N] are known."""
-    both = np.isfinite(x) & np.isfinite(y)
-    dx, dy = (np.where(both, v - _row_means(v, both)[:, None], 0.0) for v in (x, y))
+    are_known = np.isfinite(x) & np.isfinite(y)
+    dx, dy = (np.where(are_known, v - _row_means(v, are_known)[:, None], 0.0) for v in (x, y))
     scale = np.sqrt((dx**2).sum(1) * (dy**2).sum(1))
-    enough = (both.sum(1) >= MIN_ASSETS) & (scale > 0)
+    enough = (are_known.sum(1) >= MIN_ASSETS) & (scale > 0)
     return np.where(enough, (dx * dy).sum(1) / np.where(scale > 0, scale, 1.0), np.nan)
 
 
-def _row_means(values: Floats, where: Bools) -> Floats:
-    count = where.sum(1)
-    total = np.where(where, values, 0.0).sum(1)
+def _row_means(values: Floats, mask: Bools) -> Floats:
+    count = mask.sum(1)
+    total = np.where(mask, values, 0.0).sum(1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def _mean(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
+    known_values = values[np.isfinite(values)]
+    return float(known_values.mean()) if len(known_values) else float("nan")
 
 
 def _check(market: MarketTensor, first: int, last: int, horizons: Sequence[int], quantiles: int) -> None:

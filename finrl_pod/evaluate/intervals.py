@@ -2,8 +2,8 @@
 
 Returns of successive bars are not independent, so they are resampled in blocks by the stationary bootstrap (Politis and
 Romano 1994), with the mean block length chosen from the data (Politis and White 2004, corrected 2009; from `arch`).
-Blocks also keep runs of bad days together, which a drawdown depends on. Means of overlapping returns, which depend on
-each other over a known number of bars, have an interval from the low frequencies of the series instead.
+Blocks also keep runs of bad days together, as a drawdown depends on them. Overlapping returns depend on each other over
+a known number of bars; their means have an interval from the low frequencies of the series instead.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ def account_intervals(
 ) -> AccountIntervals:
     """Percentile intervals of Sharpe ratio, annual return and maximum drawdown of simple returns [T].
 
-    All three come from the same resampled histories. risk_free: [T], return of cash, which the Sharpe ratio is in
-    excess of. The drawdown of a resampled history is biased towards the middle: its interval shows what other orders of
-    the same days would have done. Raises InputError for fewer than `MIN_BARS` returns, NaN, constant returns, a return
-    of -100% or less, and a level outside (0, 1).
+    All three come from the same resampled histories. risk_free: [T], return of cash; the Sharpe ratio is in excess of
+    it. The drawdown of a resampled history is biased towards the middle: its interval shows what other orders of the
+    same days would have done. Raises InputError for fewer than `MIN_BARS` returns, NaN, constant returns, a return of
+    -100% or less, and a level outside (0, 1).
     """
     values = check_returns(returns, MIN_BARS, "a bootstrap interval")
     check_level(level)
@@ -106,9 +106,9 @@ def account_intervals(
         lambda bars: _account_statistics(values[bars], cash[bars], periods_per_year),
         *(len(values), block_length(values), draws, np.random.default_rng(seed)),
     )
-    own = _account_statistics(values[None], cash[None], periods_per_year)
+    account_values = _account_statistics(values[None], cash[None], periods_per_year)
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return AccountIntervals(*(Interval(float(own[0, i]), float(low[i]), float(high[i])) for i in range(3)))
+    return AccountIntervals(*(Interval(float(account_values[0, i]), float(low[i]), float(high[i])) for i in range(3)))
 
 
 def binomial_interval(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
@@ -145,15 +145,15 @@ def bootstrap_statistics(
 ) -> Floats:
     """Statistics [draws, ...] of histories of a stationary bootstrap, a few histories at a time.
 
-    statistics: bar indices [D, bars] to statistics [D, ...], those of a history from its row alone. block: as for
-    `resample_bars`.
+    statistics: function of bar indices [D, bars] that returns statistics [D, ...] and treats each row by itself. block:
+    argument of `resample_bars`.
     """
-    drawn, computed = (max(most // bars, 1) for most in (MAX_SAMPLED_BARS, MAX_COMPUTED_BARS))
-    parts = []
-    for start in range(0, draws, drawn):
-        index = resample_bars(bars, block, min(drawn, draws - start), rng)
-        parts += [statistics(index[row : row + computed]) for row in range(0, len(index), computed)]
-    return np.concatenate(parts)
+    sampled_draws, computed_draws = (max(limit // bars, 1) for limit in (MAX_SAMPLED_BARS, MAX_COMPUTED_BARS))
+    chunks = []
+    for start in range(0, draws, sampled_draws):
+        index = resample_bars(bars, block, min(sampled_draws, draws - start), rng)
+        chunks += [statistics(index[row : row + computed_draws]) for row in range(0, len(index), computed_draws)]
+    return np.concatenate(chunks)
 
 
 def resample_bars(bars: int, block: float, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -163,11 +163,11 @@ def resample_bars(bars: int, block: float, draws: int, rng: np.random.Generator)
     """
     starts_block = rng.random((draws, bars)) < 1 / max(block, 1.0)
     starts_block[:, 0] = True
-    index: NDArray[np.int64] = rng.integers(0, bars, (draws, bars))  # where each bar's block would start
-    places = np.arange(bars)
+    index: NDArray[np.int64] = rng.integers(0, bars, (draws, bars))  # where the block of each bar would start
+    bar_numbers = np.arange(bars)
     for begins, row in zip(starts_block, index, strict=True):  # in place: a history may be long
-        block_start = np.maximum.accumulate(np.where(begins, places, 0))  # of the block of each bar
-        row[:] = (row[block_start] + places - block_start) % bars
+        block_start = np.maximum.accumulate(np.where(begins, bar_numbers, 0))  # of the block of each bar
+        row[:] = (row[block_start] + bar_numbers - block_start) % bars
     return index
 
 

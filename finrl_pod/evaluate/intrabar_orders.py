@@ -6,10 +6,11 @@ The order of prices within a bar is unknown, so every choice is the worse one fo
   the stop fills.
 - A take-profit fills at its level, also if the bar opens above it.
 - A trailing stop follows the highest price of the bars before, and the entry price.
-- A limit order to buy fills if the bar's low is below the limit, at the limit, also if the bar opens lower; otherwise
+- A limit order to buy fills if the low of the bar is below the limit, at the limit, also if the bar opens lower;
+  otherwise
   it lapses at the end of the bar.
 
-Holdings are long. What was bought at a bar's open is protected from that bar on.
+Holdings are long. Purchases at the open of a bar are protected from that bar on.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
 
 @dataclass(frozen=True)
 class OrderRules:
-    """Orders beside a strategy's target weights; 0 is off.
+    """Orders in addition to target weights; 0 is off.
 
     stop_loss, take_profit: sell a holding that falls (rises) by this share of its average entry price. trailing_stop:
     sell one that falls by this share from its highest price since entry. entry_limit: buy only at this share below the
@@ -53,22 +54,22 @@ class OrderRules:
 
     def sentences(self) -> list[str]:
         """For reports."""
-        found = []
+        lines = []
         if self.stop_loss:
-            found.append(f"Stop: a holding is sold {self.stop_loss:g} of its entry price below it.")
+            lines.append(f"Stop: a holding is sold {self.stop_loss:g} of its entry price below it.")
         if self.take_profit:
-            found.append(f"Take-profit: a holding is sold {self.take_profit:g} of its entry price above it.")
+            lines.append(f"Take-profit: a holding is sold {self.take_profit:g} of its entry price above it.")
         if self.trailing_stop:
-            found.append(f"Trailing stop: a holding is sold {self.trailing_stop:g} of its highest price below it.")
+            lines.append(f"Trailing stop: a holding is sold {self.trailing_stop:g} of its highest price below it.")
         if self.entry_limit:
-            found.append(
-                f"Limit orders: buys fill {self.entry_limit:g} below the decision's close, or lapse after a bar."
+            lines.append(
+                f"Limit orders: buys fill {self.entry_limit:g} below the close of the decision, or lapse after a bar."
             )
-        return [*found, "Within a bar, the worse order of prices is assumed."] if found else []
+        return [*lines, "Within a bar, the worse order of prices is assumed."] if lines else []
 
 
 def orders_of(strategy: Any) -> OrderRules | None:
-    """A strategy's attribute `orders`, None without orders. Raises InputError for anything but OrderRules."""
+    """Attribute `orders` of a strategy, None without orders. Raises InputError for anything but OrderRules."""
     orders = getattr(strategy, "orders", None)
     if orders is None or (isinstance(orders, OrderRules) and not orders):
         return None
@@ -98,40 +99,46 @@ class IntrabarOrders:
         if not self._orders.entry_limit:
             return trades, prices
         limit = close * (1 - self._orders.entry_limit)
-        bought = trades > 0
-        reached = self._low[t + 1] < limit
-        return torch.where(bought & ~reached, 0.0, trades), torch.where(bought & reached, limit, prices)
+        is_buy = trades > 0
+        is_reached = self._low[t + 1] < limit
+        return torch.where(is_buy & ~is_reached, 0.0, trades), torch.where(is_buy & is_reached, limit, prices)
 
-    def filled(self, before: Tensor, after: Tensor, prices: Tensor) -> None:
+    def filled(self, shares_before: Tensor, shares_after: Tensor, prices: Tensor) -> None:
         """Follow fills that changed holdings [B, N] at prices [B, N] or [N]."""
-        if self._entry.shape != after.shape:
-            self._entry, self._peak = torch.zeros_like(after), torch.zeros_like(after)
-        bought = (after - before).clamp(min=0)
-        kept = after - bought
-        held = after > 0
-        entry = (self._entry * kept + prices * bought) / after.clamp(min=torch.finfo(after.dtype).tiny)
-        self._entry = torch.where(held, entry, 0.0)
-        opened = held & (before <= 0)
-        peak = torch.where(opened, prices.expand_as(after), self._peak)
-        self._peak = torch.where(held, peak, 0.0)
+        if self._entry.shape != shares_after.shape:
+            self._entry = torch.zeros_like(shares_after)
+            self._peak = torch.zeros_like(shares_after)
+        bought_shares = (shares_after - shares_before).clamp(min=0)
+        kept_shares = shares_after - bought_shares
+        is_held = shares_after > 0
+        entry = (self._entry * kept_shares + prices * bought_shares) / shares_after.clamp(
+            min=torch.finfo(shares_after.dtype).tiny
+        )
+        self._entry = torch.where(is_held, entry, 0.0)
+        is_opened = is_held & (shares_before <= 0)
+        peak = torch.where(is_opened, prices.expand_as(shares_after), self._peak)
+        self._peak = torch.where(is_held, peak, 0.0)
 
     def exits(self, t: int, shares: Tensor) -> tuple[Tensor, Tensor]:
         """Shares [B, N] sold within the bar after t, and their prices [B, N]; entries of what is sold are forgotten."""
-        orders, none = self._orders, torch.full_like(shares, -torch.inf)
-        opening, high, low = self._open[t + 1], self._high[t + 1], self._low[t + 1]
-        held = (shares > 0) & torch.isfinite(low)
-        stop = self._entry * (1 - orders.stop_loss) if orders.stop_loss else none
+        orders = self._orders
+        no_stop = torch.full_like(shares, -torch.inf)
+        opening = self._open[t + 1]
+        high = self._high[t + 1]
+        low = self._low[t + 1]
+        is_held = (shares > 0) & torch.isfinite(low)
+        stop = self._entry * (1 - orders.stop_loss) if orders.stop_loss else no_stop
         if orders.trailing_stop:
             stop = torch.maximum(stop, self._peak * (1 - orders.trailing_stop))
-        stopped = held & (low <= stop)
-        target = self._entry * (1 + orders.take_profit) if orders.take_profit else -none
-        taken = held & ~stopped & (high >= target)
-        unused = torch.where(torch.isfinite(opening), opening, 1.0)  # of assets that do not trade
-        price = torch.where(stopped, torch.minimum(opening, stop), torch.where(taken, target, unused))
-        self._peak = torch.where(held, torch.maximum(self._peak, high), self._peak)
-        sold = stopped | taken
-        self._entry, self._peak = (torch.where(sold, 0.0, x) for x in (self._entry, self._peak))
-        return torch.where(sold, shares, 0.0), price
+        is_stopped = is_held & (low <= stop)
+        target = self._entry * (1 + orders.take_profit) if orders.take_profit else -no_stop
+        is_taken = is_held & ~is_stopped & (high >= target)
+        fallback_price = torch.where(torch.isfinite(opening), opening, 1.0)  # of assets that do not trade
+        price = torch.where(is_stopped, torch.minimum(opening, stop), torch.where(is_taken, target, fallback_price))
+        self._peak = torch.where(is_held, torch.maximum(self._peak, high), self._peak)
+        is_sold = is_stopped | is_taken
+        self._entry, self._peak = (torch.where(is_sold, 0.0, x) for x in (self._entry, self._peak))
+        return torch.where(is_sold, shares, 0.0), price
 
 
 def _tensor(values: Floats, market: MarketTensor) -> Tensor:

@@ -30,7 +30,7 @@ Source = TypeVar("Source", contravariant=True)
 
 @dataclass(frozen=True)
 class Unit:
-    """Number format of a metric. heading: below a column's label. suffix: behind a value. digits: decimals."""
+    """Number format of a metric. heading: text below a label. suffix: text behind a value. digits: decimals."""
 
     name: Literal["percent", "ratio", "currency", "times", "count"]
     heading: str = ""
@@ -80,12 +80,16 @@ def bars_per_year(times: ArrayLike) -> float:
     moments = np.asarray(times, dtype="datetime64[ns]")
     restarts = np.flatnonzero(moments[1:] < moments[:-1])
     moments = moments[: restarts[0] + 1] if len(restarts) else moments
-    usual = BARS_PER_YEAR * len(moments) / max(len(np.unique(moments.astype("datetime64[D]"))), 1)
+    usual_number = BARS_PER_YEAR * len(moments) / max(len(np.unique(moments.astype("datetime64[D]"))), 1)
     days = float((moments[-1] - moments[0]) / np.timedelta64(1, "D")) if len(moments) > 1 else 0.0
     if days <= 0:
-        return usual
-    counted = (len(moments) - 1) / days * 365.25
-    return usual if abs(counted / usual - 1) <= CALENDAR_TOLERANCE + EDGE_DAYS / days else counted
+        return usual_number
+    counted_number = (len(moments) - 1) / days * 365.25
+    return (
+        usual_number
+        if abs(counted_number / usual_number - 1) <= CALENDAR_TOLERANCE + EDGE_DAYS / days
+        else counted_number
+    )
 
 
 def simple_returns(equity: ArrayLike) -> Floats:
@@ -164,14 +168,14 @@ def calmar(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> Any:
     return _ratio(annual_return(equity, periods_per_year), -np.asarray(max_drawdown(equity)))
 
 
-def annual_turnover(traded: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> Any:
+def annual_turnover(traded_fractions: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> Any:
     """One-sided annual turnover: half of the mean traded fraction per decision, times periods_per_year.
 
-    traded: [T, ...], (buys + sells) / equity of each bar; the mean is over T - 1 decisions, the last of which fills at
-    or before the last mark. 1.0 means that the whole portfolio is replaced once a year; the first purchase of an
-    account that starts in cash counts one half.
+    traded_fractions: [T, ...], (buys + sells) / equity of each bar; the mean is over T - 1 decisions, as the last one
+    fills at or before the last mark. 1.0 means that the whole portfolio is replaced once per year; the first purchase
+    of an account that starts in cash counts one half.
     """
-    fractions = np.asarray(traded, dtype=np.float64)
+    fractions = np.asarray(traded_fractions, dtype=np.float64)
     return _scalar_or_array(0.5 * fractions.sum(0) / max(len(fractions) - 1, 1) * periods_per_year)
 
 
@@ -293,9 +297,9 @@ def summary(
 
     Without turnover or costs their metrics are 0.0.
     """
-    none = np.zeros(1)
+    zeros = np.zeros(1)
     account = AccountHistory(
-        equity, none if turnover is None else turnover, none if costs is None else costs, periods_per_year, risk_free
+        equity, zeros if turnover is None else turnover, zeros if costs is None else costs, periods_per_year, risk_free
     )
     return {metric.name: metric.function(account) for metric in METRICS}
 
@@ -333,10 +337,11 @@ def _deviation(returns: Floats) -> Floats:
 
 def _ratio(gain: ArrayLike, risk: ArrayLike) -> Any:
     """gain / risk; where the risk is zero, 0.0 for no gain and NaN otherwise."""
-    gains, risks = np.asarray(gain, dtype=np.float64), np.asarray(risk, dtype=np.float64)
-    none = risks <= RISK_EPSILON
-    undefined = np.where(np.abs(gains) <= RISK_EPSILON, 0.0, np.nan)
-    return _scalar_or_array(np.where(none, undefined, gains / np.where(none, 1.0, risks)))
+    gains = np.asarray(gain, dtype=np.float64)
+    risks = np.asarray(risk, dtype=np.float64)
+    has_no_risk = risks <= RISK_EPSILON
+    undefined_ratio = np.where(np.abs(gains) <= RISK_EPSILON, 0.0, np.nan)
+    return _scalar_or_array(np.where(has_no_risk, undefined_ratio, gains / np.where(has_no_risk, 1.0, risks)))
 
 
 def _scalar_or_array(value: Any) -> Any:

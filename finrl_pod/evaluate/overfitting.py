@@ -58,47 +58,58 @@ def backtest_overfitting(returns: ArrayLike, blocks: int = 16, metric: Metric = 
     values = _checked_returns(returns, blocks, metric)
     edges = np.linspace(0, len(values), blocks + 1).round().astype(int)
     centre = values.mean(0)
-    moved = values - centre  # sums of squares around the mean lose no digits
-    sums = np.add.reduceat(moved, edges[:-1], axis=0)  # [S, N]
-    squares = np.add.reduceat(moved**2, edges[:-1], axis=0)
+    centred_returns = values - centre  # sums of squares around the mean lose no digits
+    sums = np.add.reduceat(centred_returns, edges[:-1], axis=0)  # [S, N]
+    squares = np.add.reduceat(centred_returns**2, edges[:-1], axis=0)
     counts = np.diff(edges).astype(np.float64)
-    parts = [_evaluate_splits(inside, sums, squares, counts, centre, metric) for inside in _splits(blocks)]
-    selected, best, outside, logits = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Overfitting(float((logits <= 0).mean()), logits, selected, best, outside, blocks, values.shape[1])
+    chunks = [
+        _evaluate_splits(in_sample_blocks, sums, squares, counts, centre, metric)
+        for in_sample_blocks in _splits(blocks)
+    ]
+    selected_trials, in_sample, out_of_sample, logits = (np.concatenate(column) for column in zip(*chunks, strict=True))
+    return Overfitting(
+        float((logits <= 0).mean()), logits, selected_trials, in_sample, out_of_sample, blocks, values.shape[1]
+    )
 
 
 def _splits(blocks: int) -> Iterator[Floats]:
     """Chunks [K, S], 1.0 for the blocks that are in sample, K up to CHUNK."""
     ways = np.array(list(combinations(range(blocks), blocks // 2)))
     for first in range(0, len(ways), CHUNK):
-        part = ways[first : first + CHUNK]
-        inside = np.zeros((len(part), blocks))
-        np.put_along_axis(inside, part, 1.0, axis=1)
-        yield inside
+        combination_rows = ways[first : first + CHUNK]
+        in_sample_blocks = np.zeros((len(combination_rows), blocks))
+        np.put_along_axis(in_sample_blocks, combination_rows, 1.0, axis=1)
+        yield in_sample_blocks
 
 
 def _evaluate_splits(
-    inside: Floats, sums: Floats, squares: Floats, counts: Floats, centre: Floats, metric: Metric
+    in_sample_blocks: Floats, sums: Floats, squares: Floats, counts: Floats, centre: Floats, metric: Metric
 ) -> tuple[NDArray[np.int64], Floats, Floats, Floats]:
     """Selected trial, its metric in and out of sample, and its logit for K splits [K, S]; each [K]."""
-    within = _metric(inside, sums, squares, counts, centre, metric)
-    beyond = _metric(1.0 - inside, sums, squares, counts, centre, metric)
-    selected = within.argmax(1)
-    rows = np.arange(len(inside))
-    reached = beyond[rows, selected][:, None]
-    below, equal = (beyond < reached).sum(1), (beyond == reached).sum(1)
-    rank = below + (equal + 1) / 2  # 1 is the worst
-    share = rank / (beyond.shape[1] + 1)
-    return selected.astype(np.int64), within[rows, selected], reached[:, 0], np.log(share / (1 - share))
+    in_sample = _metric(in_sample_blocks, sums, squares, counts, centre, metric)
+    out_of_sample = _metric(1.0 - in_sample_blocks, sums, squares, counts, centre, metric)
+    selected_trials = in_sample.argmax(1)
+    rows = np.arange(len(in_sample_blocks))
+    selected_metric = out_of_sample[rows, selected_trials][:, None]
+    worse_trials = (out_of_sample < selected_metric).sum(1)
+    equal_trials = (out_of_sample == selected_metric).sum(1)
+    rank = worse_trials + (equal_trials + 1) / 2  # 1 is the worst
+    share = rank / (out_of_sample.shape[1] + 1)
+    return (
+        selected_trials.astype(np.int64),
+        in_sample[rows, selected_trials],
+        selected_metric[:, 0],
+        np.log(share / (1 - share)),
+    )
 
 
-def _metric(taken: Floats, sums: Floats, squares: Floats, counts: Floats, centre: Floats, metric: Metric) -> Floats:
+def _metric(blocks: Floats, sums: Floats, squares: Floats, counts: Floats, centre: Floats, metric: Metric) -> Floats:
     """Metric [K, N] over the rows of the blocks that `taken` [K, S] marks."""
-    rows = (taken @ counts)[:, None]
-    mean = taken @ sums / rows
+    rows = (blocks @ counts)[:, None]
+    mean = blocks @ sums / rows
     if metric == "mean":
         return np.asarray(mean + centre, dtype=np.float64)
-    variance = np.maximum(taken @ squares - rows * mean**2, 0.0) / (rows - 1)
+    variance = np.maximum(blocks @ squares - rows * mean**2, 0.0) / (rows - 1)
     # A trial that holds cash in these blocks has no ratio: it counts as zero, not as infinitely good.
     deviation = np.sqrt(variance)
     resting = deviation <= RISK_EPSILON

@@ -37,14 +37,15 @@ def interquartile_mean_interval(
 
 
 def difference_interval(
-    ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, *, seed: int = 0, draws: int = DRAWS
+    scores: ArrayLike, other_scores: ArrayLike, level: float = 0.95, *, seed: int = 0, draws: int = DRAWS
 ) -> Interval:
-    """Interquartile mean of `ours` minus that of `theirs`, with its interval.
+    """Difference of two interquartile means, with its interval.
 
-    ours: [runs, tasks]; theirs: [other runs, tasks]. Runs are resampled on both sides. Raises InputError as
+    scores: [runs, tasks]; other_scores: [other runs, tasks]. Runs are resampled on both sides. Raises InputError as
     `interquartile_mean_interval`, and if the numbers of tasks differ.
     """
-    a, b = _checked_scores(ours), _checked_scores(theirs)
+    a = _checked_scores(scores)
+    b = _checked_scores(other_scores)
     _check_same_tasks(a, b)
 
     def draw(rng: np.random.Generator) -> float:
@@ -55,14 +56,16 @@ def difference_interval(
 
 
 def probability_of_improvement(
-    ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, *, seed: int = 0, draws: int = DRAWS
+    scores: ArrayLike, other_scores: ArrayLike, level: float = 0.95, *, seed: int = 0, draws: int = DRAWS
 ) -> Interval:
-    """Probability that a run of `ours` scores above one of `theirs`, averaged over tasks; ties count one half.
+    """Probability that a run scores above a run of another agent, averaged over tasks; ties count one half.
 
-    ours: [runs, tasks]; theirs: [other runs, tasks], one row for a deterministic baseline. Mann-Whitney statistic.
+    scores: [runs, tasks]. other_scores: [other runs, tasks], one row for a deterministic baseline. Mann-Whitney
+    statistic.
     Raises InputError as `interquartile_mean_interval`, and if the numbers of tasks differ.
     """
-    a, b = _checked_scores(ours), _checked_scores(theirs)
+    a = _checked_scores(scores)
+    b = _checked_scores(other_scores)
     _check_same_tasks(a, b)
 
     def draw(rng: np.random.Generator) -> float:

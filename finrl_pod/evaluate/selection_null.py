@@ -1,4 +1,4 @@
-"""What selection alone does to a champion's test statistic: its distribution if no trial had an edge.
+"""Effect of selection alone on the test statistic of a champion: its distribution if no trial had an edge.
 
 Without an edge the z-scores of N trials are jointly normal with mean 0 and the correlation of the trials' returns. The
 selection that made the champion is repeated on draws of these z-scores. Correlated trials thereby cost as little as
@@ -19,7 +19,9 @@ from finrl_pod.types import Floats
 Selection = Literal["best", "greedy"]
 DRAWS = 10_000
 MAX_TRIALS = 1_500  # of more trials, this many evenly spaced ones are used
-MAX_ADDITIONS, MIN_GAIN = 64, 1e-9  # of greedy selection, as in `finrl_pod.tournament.selection`
+# of greedy selection, as in `finrl_pod.tournament.selection`
+MAX_ADDITIONS = 64
+MIN_GAIN = 1e-9
 CHUNK = 2**22  # z-scores drawn at a time
 QUANTILES = 2_000
 
@@ -52,51 +54,53 @@ def null_z_scores(
     if members < 1:
         raise InputError(f"an ensemble needs at least 1 member, got {members}")
     values, vectors = np.linalg.eigh(covariance)
-    kept = values > values.max() * 1e-12
-    factor = vectors[:, kept] * np.sqrt(values[kept])  # [N, K]: covariance = factor factor'
+    is_positive = values > values.max() * 1e-12
+    factor = vectors[:, is_positive] * np.sqrt(values[is_positive])  # [N, K]: covariance = factor factor'
     rng = np.random.default_rng(seed)
     choose = _best if selection == "best" else _greedy
     chunk = max(CHUNK // len(covariance), 1)
-    parts = []
+    chunks = []
     for start in range(0, draws, chunk):
         means = rng.normal(size=(min(chunk, draws - start), factor.shape[1])) @ factor.T  # sqrt(T) mean, [B, N]
-        parts.append(choose(means, covariance, members))
-    return np.sort(np.concatenate(parts))
+        chunks.append(choose(means, covariance, members))
+    return np.sort(np.concatenate(chunks))
 
 
 def _best(means: Floats, covariance: Floats, members: int) -> Floats:
     """Z-scores [B] of the mean of the trials with the highest z-scores."""
     members = min(members, len(covariance))
     scores = means / np.sqrt(np.diag(covariance))
-    chosen = np.argpartition(-scores, members - 1, axis=1)[:, :members]  # [B, members]
-    variance = covariance[chosen[:, :, None], chosen[:, None, :]].sum((1, 2))
-    return np.asarray(np.take_along_axis(means, chosen, 1).sum(1) / np.sqrt(variance), dtype=np.float64)
+    best_trials = np.argpartition(-scores, members - 1, axis=1)[:, :members]  # [B, members]
+    variance = covariance[best_trials[:, :, None], best_trials[:, None, :]].sum((1, 2))
+    return np.asarray(np.take_along_axis(means, best_trials, 1).sum(1) / np.sqrt(variance), dtype=np.float64)
 
 
 def _greedy(means: Floats, covariance: Floats, members: int) -> Floats:
     """Z-scores [B] of the ensembles that greedy selection ends with."""
-    own, rows = np.diag(covariance), np.arange(len(means))
+    variances = np.diag(covariance)
+    rows = np.arange(len(means))
     members = min(members, len(covariance))
-    scores = means / np.sqrt(own)
+    scores = means / np.sqrt(variances)
     start = np.argpartition(-scores, members - 1, axis=1)[:, :members]
     total = np.take_along_axis(means, start, 1).sum(1)
-    shared = covariance[start].sum(1)  # [B, N], covariance of the ensemble's sum with every trial
-    variance = np.take_along_axis(shared, start, 1).sum(1)
-    reached = total / np.sqrt(variance)
+    shared_covariance = covariance[start].sum(1)  # [B, N], covariance of the sum of the ensemble with every trial
+    variance = np.take_along_axis(shared_covariance, start, 1).sum(1)
+    best_scores = total / np.sqrt(variance)
     for _ in range(MAX_ADDITIONS):
         scores = (total[:, None] + means) / np.sqrt(
-            np.maximum(variance[:, None] + 2 * shared + own, own * RISK_EPSILON)
+            np.maximum(variance[:, None] + 2 * shared_covariance + variances, variances * RISK_EPSILON)
         )
-        chosen = scores.argmax(1)
-        better = scores[rows, chosen] > reached + MIN_GAIN
+        best_trials = scores.argmax(1)
+        better = scores[rows, best_trials] > best_scores + MIN_GAIN
         if not better.any():
             break
-        at, which = rows[better], chosen[better]
-        total[at] += means[at, which]
-        variance[at] += 2 * shared[at, which] + own[which]
-        shared[at] += covariance[which]
-        reached[at] = scores[at, which]
-    return np.asarray(reached, dtype=np.float64)
+        draws = rows[better]
+        added_trials = best_trials[better]
+        total[draws] += means[draws, added_trials]
+        variance[draws] += 2 * shared_covariance[draws, added_trials] + variances[added_trials]
+        shared_covariance[draws] += covariance[added_trials]
+        best_scores[draws] = scores[draws, added_trials]
+    return np.asarray(best_scores, dtype=np.float64)
 
 
 def selection_p_value(z_score: float, null: Floats, repeats: float = 1.0) -> float:

@@ -1,6 +1,6 @@
 """Tests of significance: probabilistic and deflated Sharpe ratio, excess growth, and tests against data snooping.
 
-Sharpe ratios in this module are those of one period (a day, a month), never annualised. Kurtosis is the fourth
+Sharpe ratios in this module belong to one period (a day, a month) and are never annualised. Kurtosis is the fourth
 standardised moment (3 for a normal variable), not the excess. The variance of a Sharpe ratio is taken at the ratio
 itself, as in the original papers (Mertens 2002; Bailey and Lopez de Prado 2012), not at the ratio of the null
 hypothesis, as in some later ones.
@@ -22,7 +22,7 @@ from finrl_pod.prices import Floats
 
 MIN_OBSERVATIONS = 20  # below this skewness and kurtosis are meaningless
 EULER_MASCHERONI = 0.5772156649015329
-MAX_AUTOCORRELATION = 0.97  # of the bandwidth's first-order approximation, which has no bandwidth at 1
+MAX_AUTOCORRELATION = 0.97  # for the first-order approximation, whose bandwidth is infinite at 1
 MAX_Z_SCORE = 8.0  # p-values beyond it are below the precision of a double
 REGRESSION = 2  # parameters of a regression on one variable
 _NORMAL = NormalDist()
@@ -46,26 +46,26 @@ def moments(returns: ArrayLike) -> Moments:
     Raises InputError for fewer than `MIN_OBSERVATIONS` returns, NaN, and constant returns.
     """
     values = check_returns(returns, MIN_OBSERVATIONS, "a Sharpe ratio test")
-    centred = values - values.mean()
+    deviations = values - values.mean()
     deviation = float(values.std())
-    skewness, kurtosis = (float((centred**k).mean() / deviation**k) for k in (3, 4))
+    skewness, kurtosis = (float((deviations**k).mean() / deviation**k) for k in (3, 4))
     return Moments(float(values.mean() / values.std(ddof=1)), skewness, kurtosis, len(values))
 
 
-def sharpe_standard_error(of: Moments) -> float:
+def sharpe_standard_error(sample: Moments) -> float:
     """Standard error of a Sharpe ratio: sqrt((1 - g3 SR + (g4 - 1)/4 SR^2) / (T - 1)) (Mertens 2002)."""
-    if of.observations < 2:
-        raise InputError(f"a standard error needs at least 2 observations, got {of.observations}")
-    return math.sqrt(_variance_factor(of) / (of.observations - 1))
+    if sample.observations < 2:
+        raise InputError(f"a standard error needs at least 2 observations, got {sample.observations}")
+    return math.sqrt(_variance_factor(sample) / (sample.observations - 1))
 
 
-def probabilistic_sharpe(of: Moments, benchmark: float = 0.0) -> float:
+def probabilistic_sharpe(sample: Moments, benchmark: float = 0.0) -> float:
     """Probabilistic Sharpe ratio (PSR) against `benchmark` (Bailey and Lopez de Prado 2012).
 
     One minus the p-value of the test that the true one-period ratio is at most the benchmark: how often a strategy with
-    exactly the benchmark's ratio would measure less. It is not the probability that the true ratio is higher.
+    exactly the ratio of the benchmark would measure less. It is not the probability that the true ratio is higher.
     """
-    return _NORMAL.cdf((of.sharpe - benchmark) / sharpe_standard_error(of))
+    return _NORMAL.cdf((sample.sharpe - benchmark) / sharpe_standard_error(sample))
 
 
 def expected_maximum(trials: float) -> float:
@@ -78,21 +78,22 @@ def expected_maximum(trials: float) -> float:
         raise InputError(f"the number of trials must be at least 1, got {trials}")
     if trials == 1:
         return 0.0
-    upper, lower = _NORMAL.inv_cdf(1 - 1 / trials), _NORMAL.inv_cdf(1 - 1 / (trials * math.e))
+    upper = _NORMAL.inv_cdf(1 - 1 / trials)
+    lower = _NORMAL.inv_cdf(1 - 1 / (trials * math.e))
     return (1 - EULER_MASCHERONI) * upper + EULER_MASCHERONI * lower
 
 
-def deflated_sharpe(of: Moments, variance: float, trials: float) -> float:
+def deflated_sharpe(sample: Moments, variance: float, trials: float) -> float:
     """DSR: the PSR against the ratio expected from the best of `trials` trials without skill.
 
-    variance: of the trials' one-period Sharpe ratios. Raises InputError if it is negative or not finite.
+    variance: variance of the one-period Sharpe ratios of the trials. Raises InputError if it is negative or not finite.
     """
     if not 0 <= variance < math.inf:
         raise InputError(f"the variance of the trials' Sharpe ratios must be at least 0 and finite, got {variance}")
-    return probabilistic_sharpe(of, math.sqrt(variance) * expected_maximum(trials))
+    return probabilistic_sharpe(sample, math.sqrt(variance) * expected_maximum(trials))
 
 
-def minimum_track_record(of: Moments, benchmark: float = 0.0, confidence: float = 0.95) -> float:
+def minimum_track_record(sample: Moments, benchmark: float = 0.0, confidence: float = 0.95) -> float:
     """MinTRL: observations after which PSR(benchmark) reaches `confidence` if the moments stay the same.
 
     1 + (1 - g3 SR + (g4 - 1)/4 SR^2) (Z(confidence) / (SR - benchmark))^2; infinite for a ratio that does not exceed
@@ -100,18 +101,18 @@ def minimum_track_record(of: Moments, benchmark: float = 0.0, confidence: float 
     """
     if not 0 < confidence < 1:
         raise InputError(f"a confidence must lie between 0 and 1, got {confidence}")
-    if of.sharpe <= benchmark:
+    if sample.sharpe <= benchmark:
         return math.inf
-    return 1 + _variance_factor(of) * (_NORMAL.inv_cdf(confidence) / (of.sharpe - benchmark)) ** 2
+    return 1 + _variance_factor(sample) * (_NORMAL.inv_cdf(confidence) / (sample.sharpe - benchmark)) ** 2
 
 
-def _variance_factor(of: Moments) -> float:
+def _variance_factor(sample: Moments) -> float:
     """1 - g3 SR + (g4 - 1)/4 SR^2. Raises InputError for moments that no distribution has."""
-    value = 1 - of.skewness * of.sharpe + (of.kurtosis - 1) / 4 * of.sharpe**2
+    value = 1 - sample.skewness * sample.sharpe + (sample.kurtosis - 1) / 4 * sample.sharpe**2
     if not (math.isfinite(value) and value >= 0):
         raise InputError(
-            f"skewness {of.skewness:g} and kurtosis {of.kurtosis:g} cannot occur together; kurtosis is 3 for a normal "
-            "variable, not the excess kurtosis"
+            f"skewness {sample.skewness:g} and kurtosis {sample.kurtosis:g} cannot occur together; kurtosis is 3 for a "
+            "normal variable, not the excess kurtosis"
         )
     return value
 
@@ -122,14 +123,14 @@ def _variance_factor(of: Moments) -> float:
 def excess_p_value(excess: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> float:
     """One-sided bootstrap p-value in (0, 1] of the null hypothesis that the mean excess return is not positive.
 
-    excess: [T], log returns of one series minus those of another. The resampled means are centred on the observed one,
-    which makes them a sample of the mean's error under the null hypothesis; p = (1 + #{error >= observed}) /
+    excess: [T], difference of the log returns of two series. The resampled means are centred on the observed one. They
+    are then a sample of the error of the mean under the null hypothesis; p = (1 + #{error >= observed}) /
     (1 + draws) (Davison and Hinkley 1997, 4.2.1). Raises InputError as `bootstrap_means`.
     """
     means = bootstrap_means(excess, seed=seed, draws=draws)
-    observed = float(np.asarray(excess, dtype=np.float64).mean())
-    errors = means - observed
-    return (1 + int((errors >= observed).sum())) / (1 + draws)
+    sample_mean = float(np.asarray(excess, dtype=np.float64).mean())
+    errors = means - sample_mean
+    return (1 + int((errors >= sample_mean).sum())) / (1 + draws)
 
 
 def reality_check(benchmark: ArrayLike, models: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> float:
@@ -139,7 +140,7 @@ def reality_check(benchmark: ArrayLike, models: ArrayLike, *, seed: int = 0, dra
     Politis and White (2004) on the mean excess return. Raises InputError for fewer than `MIN_BARS` bars, lengths that
     differ, NaN, and a model that differs from the benchmark by a constant.
     """
-    return _snooping_p_value(benchmark, models, seed, draws, studentize=False, which="upper")
+    return _snooping_p_value(benchmark, models, seed, draws, studentize=False, kind="upper")
 
 
 def superior_predictive_ability(benchmark: ArrayLike, models: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> float:
@@ -149,23 +150,23 @@ def superior_predictive_ability(benchmark: ArrayLike, models: ArrayLike, *, seed
     `reality_check`. The excess returns are divided by their standard errors before the test: `arch` up to 8.0 accepts
     `studentize`, computes the variances and uses them for the centring, but never divides by them.
     """
-    return _snooping_p_value(benchmark, models, seed, draws, studentize=True, which="consistent")
+    return _snooping_p_value(benchmark, models, seed, draws, studentize=True, kind="consistent")
 
 
 def _snooping_p_value(
-    benchmark: ArrayLike, models: ArrayLike, seed: int, draws: int, *, studentize: bool, which: str
+    benchmark: ArrayLike, models: ArrayLike, seed: int, draws: int, *, studentize: bool, kind: str
 ) -> float:
     from arch.bootstrap import SPA
 
     check_draws(draws)
-    base, others = _checked_models(benchmark, models)
-    excess = others - base[:, None]
+    base, model_returns = _checked_models(benchmark, models)
+    excess = model_returns - base[:, None]
     block = max(1, round(block_length((excess / excess.std(0)).mean(1))))
     if studentize:
         excess = excess / long_run_deviation(excess, block)
 
     class LinearTimeSPA(SPA):  # type: ignore[misc]  # arch is untyped here
-        """Equal variances by a Fourier transform: those of `arch` 8.0 take a time quadratic in the bars."""
+        """Computes the same variances by a Fourier transform; `arch` 8.0 takes a time quadratic in the bars."""
 
         def _compute_variance(self) -> None:
             self._loss_diff_var = long_run_deviation(self._loss_diff, self.block_size) ** 2
@@ -180,7 +181,7 @@ def _snooping_p_value(
     )
     test.compute()
     # The sample itself counts as one of its resamples (Davison and Hinkley 1997, 4.2.1): no p-value is zero.
-    return (1 + draws * float(test.pvalues[which])) / (1 + draws)
+    return (1 + draws * float(test.pvalues[kind])) / (1 + draws)
 
 
 def long_run_deviation(values: Floats, block: float) -> Floats:
@@ -190,10 +191,11 @@ def long_run_deviation(values: Floats, block: float) -> Floats:
     Hansen 2005, appendix): autocovariances weighted by (1 - i/T)(1 - p)^i + (i/T)(1 - p)^(T - i), p = 1 / block.
     """
     bars = len(values)
-    centred = values - values.mean(0)
-    spectrum = np.fft.rfft(centred, 2 * bars, axis=0)
+    deviations = values - values.mean(0)
+    spectrum = np.fft.rfft(deviations, 2 * bars, axis=0)
     covariance = np.fft.irfft(np.abs(spectrum) ** 2, axis=0)[:bars] / bars  # [T, M] by lag
-    lag, p = np.arange(1, bars), 1 / block
+    lag = np.arange(1, bars)
+    p = 1 / block
     weight = (1 - lag / bars) * (1 - p) ** lag + lag / bars * (1 - p) ** (bars - lag)
     variance = covariance[0] + 2 * (weight[:, None] * covariance[1:]).sum(0)
     deviation: Floats = np.sqrt(np.maximum(variance, RISK_EPSILON**2))
@@ -202,22 +204,24 @@ def long_run_deviation(values: Floats, block: float) -> Floats:
 
 def _checked_models(benchmark: ArrayLike, models: ArrayLike) -> tuple[Floats, Floats]:
     """Returns of the benchmark [T] and of the models [T, M] as float64."""
-    base, others = np.asarray(benchmark, dtype=np.float64), np.asarray(models, dtype=np.float64)
-    others = others[:, None] if others.ndim == 1 else others
-    if base.ndim != 1 or others.ndim != 2 or len(base) != len(others) or not others.shape[1]:
+    base = np.asarray(benchmark, dtype=np.float64)
+    model_returns = np.asarray(models, dtype=np.float64)
+    model_returns = model_returns[:, None] if model_returns.ndim == 1 else model_returns
+    if base.ndim != 1 or model_returns.ndim != 2 or len(base) != len(model_returns) or not model_returns.shape[1]:
         raise InputError(
-            f"benchmark [T] and models [T, M] must cover the same bars, got shapes {base.shape} and {others.shape}"
+            f"benchmark [T] and models [T, M] must cover the same bars, got shapes {base.shape} and "
+            f"{model_returns.shape}"
         )
     if len(base) < MIN_BARS:
         raise InputError(f"a comparison of models needs at least {MIN_BARS} bars, got {len(base)}")
-    for name, values in (("benchmark", base), ("models", others)):
+    for name, values in (("benchmark", base), ("models", model_returns)):
         if not np.isfinite(values).all():
             bar = int(np.argwhere(~np.isfinite(values))[0][0])
             raise InputError(f"returns of the {name} must be finite, bar {bar} is not")
-    for m, excess in enumerate((others - base[:, None]).T):
+    for m, excess in enumerate((model_returns - base[:, None]).T):
         if excess.std() <= RISK_EPSILON:
             raise InputError(f"model {m} differs from the benchmark by a constant {excess[0]:g}; leave it out")
-    return base, others
+    return base, model_returns
 
 
 # ---------------------------------------------------------------------- mean return and alpha
@@ -232,13 +236,15 @@ def long_run_variance(series: ArrayLike) -> float:
     sample variance. Raises InputError for fewer than 20 values, values that are not finite, and a constant series.
     """
     values = check_returns(series, MIN_OBSERVATIONS, "a test of a mean return")
-    centred = values - values.mean()
-    bars = len(centred)
-    variance = float(centred @ centred) / bars
-    first = float(np.clip(centred[1:] @ centred[:-1] / bars / variance, -MAX_AUTOCORRELATION, MAX_AUTOCORRELATION))
+    deviations = values - values.mean()
+    bars = len(deviations)
+    variance = float(deviations @ deviations) / bars
+    first = float(
+        np.clip(deviations[1:] @ deviations[:-1] / bars / variance, -MAX_AUTOCORRELATION, MAX_AUTOCORRELATION)
+    )
     bandwidth = min(int(1.1447 * (4 * first**2 * bars / (1 - first**2) ** 2) ** (1 / 3)), bars - 1)
     for lag in range(1, bandwidth + 1):
-        variance += 2 * (1 - lag / (bandwidth + 1)) * float(centred[lag:] @ centred[:-lag]) / bars
+        variance += 2 * (1 - lag / (bandwidth + 1)) * float(deviations[lag:] @ deviations[:-lag]) / bars
     return variance
 
 
@@ -262,9 +268,9 @@ def mean_z_score(series: ArrayLike, parameters: int = 1) -> float:
     """
     from scipy.stats import norm, t
 
-    mean, error, a, freedom = _studentised(series, parameters)
-    studentised = mean / error
-    statistic = studentised + a * studentised**2 / 3 + a**2 * studentised**3 / 27 + a / 6
+    mean, error, a, freedom = _studentised_mean(series, parameters)
+    t_statistic = mean / error
+    statistic = t_statistic + a * t_statistic**2 / 3 + a**2 * t_statistic**3 / 27 + a / 6
     score = float(norm.isf(t.sf(abs(statistic), freedom)))
     return math.copysign(min(score, MAX_Z_SCORE), statistic)
 
@@ -276,13 +282,13 @@ def mean_interval(series: ArrayLike, level: float = 0.90, parameters: int = 1) -
     """
     from scipy.stats import t
 
-    mean, error, a, freedom = _studentised(series, parameters)
+    mean, error, a, freedom = _studentised_mean(series, parameters)
     quantile = float(t.ppf((1 + level) / 2, freedom))
     low, high = (mean - error * _inverse_transformation(q, a) for q in (quantile, -quantile))
     return Interval(mean, low, high)
 
 
-def _studentised(series: ArrayLike, parameters: int) -> _StudentisedMean:
+def _studentised_mean(series: ArrayLike, parameters: int) -> _StudentisedMean:
     values = np.asarray(series, dtype=np.float64)
     freedom = len(values) - parameters
     error = math.sqrt(long_run_variance(values) / freedom)
@@ -301,11 +307,20 @@ def _inverse_transformation(statistic: float, a: float) -> float:
 class AlphaSeries(NamedTuple):
     """Regression of active returns on the returns of a base. beta: [...], slope of the active returns.
 
-    values: [T, ...], their mean is alpha, the intercept, and their long-run variance is that of its estimate.
+    values: [T, ...], their mean is alpha, the intercept, and their long-run variance is the variance of its estimate.
     """
 
     values: Floats
     beta: Floats
+
+
+def regression_slope(values: Floats, base: Floats) -> Floats:
+    """Least-squares slope [...] of series [T, ...] on a base [T]; 0 for a base that does not vary."""
+    deviations = base - float(base.mean())
+    variance = float(deviations @ deviations) / len(base)
+    if variance <= RISK_EPSILON**2:
+        return np.zeros(values.shape[1:])
+    return np.asarray(np.tensordot(deviations, values, (0, 0)) / (len(base) * variance), dtype=np.float64)
 
 
 def alpha_series(active: ArrayLike, base: ArrayLike) -> AlphaSeries:
@@ -321,15 +336,15 @@ def alpha_series(active: ArrayLike, base: ArrayLike) -> AlphaSeries:
     values = np.asarray(active, dtype=np.float64)
     returns = np.asarray(base, dtype=np.float64)
     mean = float(returns.mean())
-    centred = returns - mean
-    variance = float(centred @ centred) / len(returns)
+    deviations = returns - mean
+    variance = float(deviations @ deviations) / len(returns)
+    beta = regression_slope(values, returns)
     if variance <= RISK_EPSILON**2:
-        return AlphaSeries(values, np.zeros(values.shape[1:]))
-    beta = np.tensordot(centred, values, (0, 0)) / (len(returns) * variance)
+        return AlphaSeries(values, beta)
     alpha = values.mean(0) - beta * mean
     residuals = values - alpha - np.multiply.outer(returns, beta)
-    influence = (1 - mean * centred / variance).reshape(-1, *(1,) * (values.ndim - 1))
-    return AlphaSeries(alpha + residuals * influence, np.asarray(beta))
+    influence = (1 - mean * deviations / variance).reshape(-1, *(1,) * (values.ndim - 1))
+    return AlphaSeries(alpha + residuals * influence, beta)
 
 
 def upper_tail(z_score: float) -> float:
@@ -340,9 +355,9 @@ def upper_tail(z_score: float) -> float:
 def detectable_ratio(bars: int, bars_per_year: float, level: float, power: float = 0.5) -> float:
     """Annual information ratio (mean over standard deviation of active returns) that a test shows with a probability.
 
-    That of `bars` active returns without autocorrelation or skewness at which `mean_z_score` has a one-sided p-value of
-    at most `level` with probability `power`: (t + z) sqrt(bars_per_year / (bars - 1)) with the quantiles t of Student's
-    distribution with bars - 1 degrees of freedom at 1 - level and z of the normal distribution at `power`.
+    At this ratio, `mean_z_score` of `bars` active returns without autocorrelation or skewness has a one-sided p-value
+    of at most `level` with probability `power`: (t + z) sqrt(bars_per_year / (bars - 1)) with the quantiles t of
+    Student's distribution with bars - 1 degrees of freedom at 1 - level and z of the normal distribution at `power`.
     """
     from scipy.stats import norm, t
 

@@ -1,9 +1,9 @@
-"""A stop rule for live trading: the band that an account's active return stays in if the backtest still describes it.
+"""A stop rule for live trading: the band of the active return of an account if the backtest still describes it.
 
-The active return is the log growth of an account less that of its base. Histories of one year are drawn from the
-backtest's active returns by the stationary bootstrap (Politis and Romano 1994). The band's lower edge after D bars
-is a quantile of their sums over D bars; its level is chosen so that the stated share of histories ever leaves it, not
-so many at each bar.
+The active return is the log growth of an account minus the log growth of its base. Histories of one year are drawn from
+the active returns of the backtest by the stationary bootstrap (Politis and Romano 1994). The lower edge of the band
+after D bars is a quantile of their sums over D bars; its level is chosen so that the stated share of histories ever
+leaves it, not so many at each bar.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class ActiveBand:
         """The band of `plain`."""
         return cls(float(values["level"]), tuple(float(edge) for edge in values["lower"]))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, float | list[float]]:
         """Plain JSON values."""
         return {"level": self.level, "lower": [float(f"{edge:.6g}") for edge in self.lower]}
 
     def edge(self, bars: int) -> float:
-        """Lower edge after a number of bars of at least 1; that of the last one for more."""
+        """Lower edge after a number of bars of at least 1; beyond the last edge, the last one."""
         return self.lower[min(bars, len(self.lower)) - 1]
 
 
@@ -49,14 +49,15 @@ def active_band(
     account: ArrayLike, base: ArrayLike, seed: int = 0, *, level: float = LEVEL, horizon: int = HORIZON,
     draws: int = DRAWS,
 ) -> ActiveBand | None:  # fmt: skip
-    """The band of an account's equity [T] over its base's [T] in a backtest.
+    """The band of the equity [T] of an account over its base [T] in a backtest.
 
     None for fewer than `MIN_BARS` returns, an equity that is not above 0, and an account that never left its base.
     """
-    own, other = np.asarray(account, dtype=np.float64), np.asarray(base, dtype=np.float64)
-    if len(own) <= MIN_BARS or min(own.min(), other.min()) <= 0:
+    account_equity = np.asarray(account, dtype=np.float64)
+    base_equity = np.asarray(base, dtype=np.float64)
+    if len(account_equity) <= MIN_BARS or min(account_equity.min(), base_equity.min()) <= 0:
         return None
-    active: Floats = np.diff(np.log(own) - np.log(other))
+    active: Floats = np.diff(np.log(account_equity) - np.log(base_equity))
     if np.ptp(active) == 0:
         return None
     rng = np.random.default_rng(seed)
@@ -68,7 +69,7 @@ def active_band(
 
 
 def active_return(account: Sequence[float], base: Sequence[float]) -> tuple[int, float]:
-    """(bars, log growth of an account less that of its base) over the marks, at most the last `HORIZON` bars."""
+    """(bars, log growth of an account minus its base) over the marks, at most the last `HORIZON` bars."""
     bars = min(len(account) - 1, HORIZON)
     return bars, math.log(account[-1] / account[-1 - bars]) - math.log(base[-1] / base[-1 - bars])
 

@@ -28,14 +28,16 @@ LISTED_DRAWDOWNS = 5
 TAIL = 0.05  # level of value at risk and expected shortfall
 ROLLING_BARS = 126  # half a year of daily bars
 MIN_BAND_RETURNS = 20
-BAND_LEVEL, BAND_DRAWS, BAND_MARKS = 0.90, 1_000, 200
+BAND_LEVEL = 0.90
+BAND_DRAWS = 1_000
+BAND_MARKS = 200
 
 
 @dataclass(frozen=True)
 class Drawdown:
     """A fall from a peak. depth: 0 to -1. recovered: first bar back at the peak, None if there is none.
 
-    bars: from the peak to the recovery or to the end.
+    bars: number from the peak to the recovery or to the end.
     """
 
     peak: str
@@ -49,14 +51,14 @@ def drawdowns(times: Times, equity: ArrayLike, limit: int = LISTED_DRAWDOWNS) ->
     """The `limit` deepest drawdowns, deepest first. times, equity: [T]."""
     falls = drawdown(equity)
     days = times.astype("datetime64[D]")
-    below = np.concatenate([[False], falls < 0, [False]])
-    starts = np.flatnonzero(below[1:] & ~below[:-1])  # first bar below a peak
-    ends = np.flatnonzero(below[:-1] & ~below[1:])  # first bar back at the peak, T if there is none
-    found = []
+    is_below = np.concatenate([[False], falls < 0, [False]])
+    starts = np.flatnonzero(is_below[1:] & ~is_below[:-1])  # first bar below a peak
+    ends = np.flatnonzero(is_below[:-1] & ~is_below[1:])  # first bar back at the peak, T if there is none
+    falls_found = []
     for start, end in zip(starts, ends, strict=True):
         trough = start + int(np.argmin(falls[start:end]))
         back = end < len(days)
-        found.append(
+        falls_found.append(
             Drawdown(
                 str(days[start - 1]),
                 str(days[trough]),
@@ -65,7 +67,7 @@ def drawdowns(times: Times, equity: ArrayLike, limit: int = LISTED_DRAWDOWNS) ->
                 int((end if back else len(days) - 1) - (start - 1)),
             )
         )
-    return sorted(found, key=lambda item: item.depth)[:limit]
+    return sorted(falls_found, key=lambda item: item.depth)[:limit]
 
 
 def longest_drawdown(times: Times, equity: ArrayLike) -> int:
@@ -76,17 +78,19 @@ def longest_drawdown(times: Times, equity: ArrayLike) -> int:
 def monthly_returns(times: Times, equity: ArrayLike) -> dict[str, dict[str, float]]:
     """Simple return of each calendar month: {year: {month "1".."12": return}}.
 
-    Each month's last mark over that of the month before (for the first month: the first mark). The first and the last
-    month may be partial.
+    Last mark of each month over the last mark of the month before (for the first month: the first mark). The first and
+    the last month may be partial.
     """
     marks = np.asarray(equity, dtype=np.float64)
     months = times.astype("datetime64[M]").astype(np.int64)
     lasts = np.append(np.flatnonzero(np.diff(months)), len(months) - 1)
     ends = np.concatenate([marks[:1], marks[lasts]])
     table: dict[str, dict[str, float]] = {}
-    for month, before, after in zip(months[lasts], ends[:-1], ends[1:], strict=True):
-        year, place = divmod(int(month), 12)
-        table.setdefault(str(1970 + year), {})[str(place + 1)] = float(after / before - 1) if before > 0 else 0.0
+    for month, start_mark, end_mark in zip(months[lasts], ends[:-1], ends[1:], strict=True):
+        year, month_number = divmod(int(month), 12)
+        table.setdefault(str(1970 + year), {})[str(month_number + 1)] = (
+            float(end_mark / start_mark - 1) if start_mark > 0 else 0.0
+        )
     return table
 
 
@@ -120,14 +124,15 @@ def return_distribution(equity: ArrayLike) -> dict[str, float | None]:
     expected_shortfall at 5% (as returns, so negative), best, worst, and positive: the share of returns above zero.
     """
     returns = simple_returns(equity)
-    mean, spread = float(returns.mean()), float(returns.std())
-    scaled = (returns - mean) / spread if spread > RISK_EPSILON else None
+    mean = float(returns.mean())
+    spread = float(returns.std())
+    z_scores = (returns - mean) / spread if spread > RISK_EPSILON else None
     at_risk = float(np.quantile(returns, TAIL))
     return {
         "mean": mean,
         "deviation": float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
-        "skewness": None if scaled is None else float((scaled**3).mean()),
-        "kurtosis": None if scaled is None else float((scaled**4).mean()),
+        "skewness": None if z_scores is None else float((z_scores**3).mean()),
+        "kurtosis": None if z_scores is None else float((z_scores**4).mean()),
         "value_at_risk": at_risk,
         "expected_shortfall": float(returns[returns <= at_risk].mean()),
         "best": float(returns.max()),
@@ -136,15 +141,15 @@ def return_distribution(equity: ArrayLike) -> dict[str, float | None]:
     }
 
 
-def cost_summary(result: BacktestResult) -> dict[str, object]:
+def cost_summary(result: BacktestResult) -> dict[str, dict[str, float] | float | None]:
     """Costs of a backtest: currency by kind (parts), mean annual share of equity (drag), net interest (carry).
 
     Also the dividends received, None where prices include them or have none.
     """
     years = max(len(result.times) - 1, 1) / bars_per_year(result.times)
-    parts: Mapping[str, Floats] = result.cost_parts or {"commission": result.costs}
+    cost_kinds: Mapping[str, Floats] = result.cost_parts or {"commission": result.costs}
     return {
-        "parts": {name: float(values.sum()) for name, values in parts.items()},
+        "parts": {name: float(values.sum()) for name, values in cost_kinds.items()},
         "drag": float((result.costs / result.equity.clip(min=1e-9)).sum() / years),
         "carry": result.carry,
         "dividends": None if result.dividends is None else float(result.dividends.sum()),
@@ -161,14 +166,14 @@ def equity_band(equity: ArrayLike, seed: int = 0, level: float = BAND_LEVEL) -> 
     if (marks <= 0).any():
         raise InputError("an account that was ruined has no equity band: its log returns are infinite")
     returns = np.diff(np.log(marks))
-    places = np.unique(np.linspace(0, len(marks) - 1, BAND_MARKS).astype(int))
+    mark_bars = np.unique(np.linspace(0, len(marks) - 1, BAND_MARKS).astype(int))
     rng = np.random.default_rng(key(seed, 0, "equity band"))
 
     def marks_at_places(bars: NDArray[np.int64]) -> Floats:
-        drawn = returns[bars].cumsum(1)
-        return np.concatenate([np.zeros((len(bars), 1)), drawn], 1)[:, places]
+        log_growth = returns[bars].cumsum(1)
+        return np.concatenate([np.zeros((len(bars), 1)), log_growth], 1)[:, mark_bars]
 
     block = len(returns) ** (1 / 3)
-    grown = np.exp(bootstrap_statistics(marks_at_places, len(returns), block, BAND_DRAWS, rng))
-    low, high = np.quantile(grown, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return {"places": places.tolist(), "low": low.tolist(), "high": high.tolist()}
+    growth = np.exp(bootstrap_statistics(marks_at_places, len(returns), block, BAND_DRAWS, rng))
+    low, high = np.quantile(growth, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return {"places": mark_bars.tolist(), "low": low.tolist(), "high": high.tolist()}

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from finrl_pod.market.costs import Frictions
-from finrl_pod.types import Tensor
+from finrl_pod.types import MarketTensor, Tensor
 
 BuyAllocation = Literal["proportional", "sequential"]
 WEIGHT_TOLERANCE = 1e-5  # weights computed in float32 add up to 1 only this closely
@@ -48,6 +48,25 @@ class ExecutionRules:
     def limited(self) -> bool:
         """Whether the gross-exposure limit must be enforced; otherwise limited cash already does."""
         return self.short or self.leverage < 1
+
+
+@dataclass(frozen=True, eq=False)
+class MarketPeriod:
+    """A period of a market in which an account trades under rules.
+
+    first, last: bars of the period, inclusive. cash: currency that the account starts with at the close of bar `first`.
+    """
+
+    market: MarketTensor
+    first: int
+    last: int
+    rules: ExecutionRules
+    cash: float
+
+    @property
+    def bars(self) -> slice:
+        """The bars as a slice of rows of [T, ...]."""
+        return slice(self.first, self.last + 1)
 
 
 class Fills(NamedTuple):

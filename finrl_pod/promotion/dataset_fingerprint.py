@@ -35,7 +35,7 @@ DEVELOPMENT_DATE = "2026-11-26T00:00:00+00:00"  # when the default settings were
 class DatasetFingerprint:
     """Symbols and an index of a data set.
 
-    symbols: in capitals. days: [D] datetime64[D], strictly increasing. levels: [D] float64, log of the index: the
+    symbols: names in capitals. days: [D] datetime64[D], strictly increasing. levels: [D] float64, log of the index: the
     cumulative mean of the symbols' log returns, each clipped to `MAX_LOG_RETURN`.
     """
 
@@ -60,22 +60,22 @@ def _mean_returns(panel: Panel) -> Floats:
         prices = np.where(panel.tradable[rows], panel.close[rows], np.nan)
         with np.errstate(invalid="ignore", divide="ignore"):
             returns = np.diff(np.log(prices), axis=0)
-        known = np.isfinite(returns)
-        total = np.where(known, np.clip(returns, -MAX_LOG_RETURN, MAX_LOG_RETURN), 0.0).sum(1)
-        means[first : first + BLOCK_BARS] = total / np.maximum(known.sum(1), 1)
+        is_known = np.isfinite(returns)
+        total = np.where(is_known, np.clip(returns, -MAX_LOG_RETURN, MAX_LOG_RETURN), 0.0).sum(1)
+        means[first : first + BLOCK_BARS] = total / np.maximum(is_known.sum(1), 1)
     return means
 
 
-def same_market(one: DatasetFingerprint, other: DatasetFingerprint) -> bool:
+def same_market(first: DatasetFingerprint, second: DatasetFingerprint) -> bool:
     """Whether two data sets show the same market: at least half of the symbols overlap and the indices are correlated.
 
     Indices are compared by day, week and month, shifted by one period either way: weekly bars may be dated by their
     first or by their last day.
     """
-    if len(one.symbols & other.symbols) < MIN_SHARED_SYMBOLS * min(len(one.symbols), len(other.symbols)):
+    if len(first.symbols & second.symbols) < MIN_SHARED_SYMBOLS * min(len(first.symbols), len(second.symbols)):
         return False
     return any(
-        _correlation(_period_levels(one, period), _period_levels(other, period), shift) >= MIN_CORRELATION
+        _correlation(_period_levels(first, period), _period_levels(second, period), shift) >= MIN_CORRELATION
         for period in PERIODS
         for shift in (0, -1, 1)
     )
@@ -90,12 +90,17 @@ def _period_levels(fingerprint: DatasetFingerprint, period: str) -> tuple[NDArra
     return number[last], fingerprint.levels[last]
 
 
-def _correlation(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.int64], Floats], shift: int) -> float:
+def _correlation(
+    first: tuple[NDArray[np.int64], Floats], second: tuple[NDArray[np.int64], Floats], shift: int
+) -> float:
     """Correlation of changes between shared periods; -1 if there are too few or an index is constant."""
-    shared, here, there = np.intersect1d(one[0], other[0] + shift, assume_unique=True, return_indices=True)
-    if len(shared) <= MIN_SHARED_PERIODS:
+    periods, first_rows, second_rows = np.intersect1d(
+        first[0], second[0] + shift, assume_unique=True, return_indices=True
+    )
+    if len(periods) <= MIN_SHARED_PERIODS:
         return -1.0
-    a, b = np.diff(one[1][here]), np.diff(other[1][there])
+    a = np.diff(first[1][first_rows])
+    b = np.diff(second[1][second_rows])
     return -1.0 if a.std() == 0 or b.std() == 0 else float(np.corrcoef(a, b)[0, 1])
 
 
@@ -103,15 +108,14 @@ def _correlation(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.
 
 
 def is_demonstration(panel: Panel) -> bool:
-    """Whether prices are those of a built-in panel, or of some of its symbols."""
+    """Whether prices belong to a built-in panel, or to some of its symbols."""
     return panel.name in BUILT_IN and set(panel.symbols) <= set(Store().show(panel.name).symbols)
 
 
 def development_period(panel: Panel, first: str, last: str) -> tuple[str, str] | None:
     """First and last date of the test years that were looked at to build finrl_pod; None if a period misses them.
 
-    first, last: ISO text of the period on the prices of `panel`, which are those of a built-in panel or show the same
-    market.
+    first, last: ISO text of the period. The prices belong to a built-in panel or show the same market.
     """
     for name in BUILT_IN:
         begin, end = BUILT_IN_SPLITS[name].test
@@ -124,8 +128,8 @@ def _is_market_of(panel: Panel, name: str) -> bool:
     if panel.name == name and is_demonstration(panel):
         return True
     symbols = {symbol.upper() for symbol in panel.symbols}
-    known = {symbol.upper() for symbol in Store().show(name).symbols}
-    if len(symbols & known) < MIN_SHARED_SYMBOLS * min(len(symbols), len(known)):
+    built_in_symbols = {symbol.upper() for symbol in Store().show(name).symbols}
+    if len(symbols & built_in_symbols) < MIN_SHARED_SYMBOLS * min(len(symbols), len(built_in_symbols)):
         return False
     return same_market(dataset_fingerprint(panel), _built_in_fingerprint(name))
 

@@ -1,18 +1,18 @@
-"""A champion's edge on test: what it earned over its reference, what of it is market risk, and which case that is.
+"""The edge of a champion on test: active return over its reference, alpha, and the case that the verdict states.
 
 All figures concern one reference, the base traded as slowly as the agents trade, and returns in excess of cash.
 
 An edge must be shown twice over the same base. The mean active return shows that the champion earned more; alpha, the
 active return less beta times the base, shows that it earned more than its market risk explains. The p-value is the
-larger of the two (an intersection-union test, Berger 1982: its size is at most that of either).
+larger of the two (an intersection-union test, Berger 1982: its size is at most the size of either).
 
 For each of the two, both periods carry information about the same edge, so they are combined:
 
     Z = (sqrt(n) z + sqrt(m / 2) z') / sqrt(n + m / 2)
 
-z is the z-score of the mean on the n bars of test, which were not used for selection. z' is the z-score on the m bars
+z is the z-score of the mean on the n bars of test; these were not used for selection. z' is the z-score on the m bars
 of validation after selection: the normal quantile of the probability that selection alone, among trials without an
-edge, reaches the champion's z-score (`selection_null`). Without an edge z and z' are independent standard normal
+edge, reaches the z-score of the champion (`selection_null`). Without an edge z and z' are independent standard normal
 variables, and so is Z (weighted inverse normal method, Liptak 1958). Optimal weights of two periods are the square
 roots of their lengths; validation counts half its length. This costs 1.5% of the signal and limits the effect of trials
 that were never recorded.
@@ -23,14 +23,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.active_management import LEVEL, annual_mean
-from finrl_pod.evaluate.intervals import Interval
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON, max_drawdown
 from finrl_pod.evaluate.selection_null import (
     DRAWS,
@@ -47,13 +45,13 @@ from finrl_pod.evaluate.significance import (
     mean_z_score,
     upper_tail,
 )
+from finrl_pod.promotion.verdict import AccountRisk, Case, CombinedTest, Edge, EdgeTests, Estimate
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import Floats
 
 POWER = 0.8  # probability with which a test should show an edge
 LARGEST_RATIO = 1.0  # a test that needs a larger information ratio for that power has too little data
 
-Case = Literal["worse", "shown", "too_small", "too_little_data", "nothing_shown"]
 VALIDATION_PRECISION = 0.5  # information of a bar of validation relative to one of test
 _NORMAL = NormalDist()
 
@@ -70,8 +68,9 @@ class ActivePeriod:
 class SelectedPeriod:
     """The period on which a champion was selected.
 
-    active, base: as in `ActivePeriod`. trials: active returns [T, N] of the trials. members: number of members of the
-    ensemble. selections: number of independent selections of which this champion may be the best, 1 for a single run.
+    active, base: fields of `ActivePeriod`. trials: active returns [T, N] of the trials. members: number of members of
+    the ensemble. selections: number of independent selections of which this champion may be the best, 1 for a single
+    run.
     """
 
     active: Floats
@@ -82,71 +81,34 @@ class SelectedPeriod:
     selections: float = 1.0
 
 
-@dataclass(frozen=True)
-class CombinedTest:
-    """Test of one mean, active return or alpha. p_value: one-sided, of z_score, under no edge.
-
-    test, validation: z-scores of the periods, validation before and validation_selected after selection is accounted
-    for; None without a validation period. expected_from_selection: z-score that selection alone reaches on average.
-    effective_trials: number of independent trials whose best does so.
-    """
-
-    p_value: float
-    z_score: float
-    test: float
-    validation: float | None = None
-    validation_selected: float | None = None
-    expected_from_selection: float | None = None
-    effective_trials: float | None = None
-
-
-@dataclass(frozen=True)
-class EdgeTest:
-    """Result of both tests. beta: slope of the account's returns on the base's on test, 1 for the base itself.
-
-    validation_weight: weight of validation_selected in each z_score. selections: number of independent selections that
-    validation_selected accounts for.
-    """
-
-    active: CombinedTest
-    alpha: CombinedTest
-    beta: float
-    validation_weight: float = 0.0
-    selections: float = 1.0
-
-    @property
-    def p_value(self) -> float:
-        """The larger of the two p-values."""
-        return max(self.active.p_value, self.alpha.p_value)
-
-
-def edge_test(test: ActivePeriod, validation: SelectedPeriod | None, *, seed: int = 0, draws: int = DRAWS) -> EdgeTest:
-    """Test whether a champion's mean active return and its alpha are positive.
+def edge_test(test: ActivePeriod, validation: SelectedPeriod | None, *, seed: int = 0, draws: int = DRAWS) -> EdgeTests:
+    """Test whether the mean active return and the alpha of a champion are positive.
 
     test: the champion on bars that were not used for selection. validation: None if there is no other period; for
     alpha, the returns of the champion and of every trial are replaced by their alphas before the selection is repeated.
     draws: number of selections without an edge. Raises InputError for fewer than 20 returns in a period, and for
-    returns that are not finite or that differ from the base's by a constant other than 0.
+    returns that are not finite or that differ from the base by a constant other than 0.
     """
     if _is_zero(test.active):  # whatever the champion did on validation
-        none = _combined(-MAX_Z_SCORE, None, 0.0)
-        return EdgeTest(none, none, 1.0)
+        no_edge = _combine(-MAX_Z_SCORE, None, 0.0)
+        return EdgeTests(active=no_edge, alpha=no_edge, beta=1.0)
     test_alpha = alpha_series(test.active, test.base)
-    weight, selections = 0.0, 1.0
+    weight = 0.0
+    selections = 1.0
     active_validation = alpha_validation = None
     if validation is not None:
         weight = validation_weight(len(test.active), len(validation.active))
         selections = max(validation.selections, 1.0)
         active_validation = _validation(validation.active, validation.trials, validation, 1, seed, draws)
-        own = alpha_series(validation.active, validation.base).values
+        alphas = alpha_series(validation.active, validation.base).values
         trials = alpha_series(finite_trials(validation.trials), validation.base).values
-        alpha_validation = _validation(own, trials, validation, REGRESSION, seed, draws)
-    return EdgeTest(
-        _combined(_z_score(test.active), active_validation, weight),
-        _combined(_z_score(test_alpha.values, REGRESSION), alpha_validation, weight),
-        1.0 + float(test_alpha.beta),
-        weight,
-        selections,
+        alpha_validation = _validation(alphas, trials, validation, REGRESSION, seed, draws)
+    return EdgeTests(
+        active=_combine(_z_score(test.active), active_validation, weight),
+        alpha=_combine(_z_score(test_alpha.values, REGRESSION), alpha_validation, weight),
+        beta=1.0 + float(test_alpha.beta),
+        validation_weight=weight,
+        selections=selections,
     )
 
 
@@ -155,7 +117,7 @@ class _Validation:
     """z-score on validation, before and after selection, and the null distribution of selection."""
 
     z_score: float
-    selected: float
+    selected_score: float
     null: Floats
 
 
@@ -167,18 +129,18 @@ def _validation(
     return _Validation(z_score, selected_z_score(z_score, null, period.selections), null)
 
 
-def _combined(z_test: float, validation: _Validation | None, weight: float) -> CombinedTest:
+def _combine(z_test: float, validation: _Validation | None, weight: float) -> CombinedTest:
     if validation is None:
-        return CombinedTest(upper_tail(z_test), z_test, z_test)
-    z_score = math.sqrt(1 - weight**2) * z_test + weight * validation.selected
+        return CombinedTest(p_value=upper_tail(z_test), z_score=z_test, test=z_test)
+    z_score = math.sqrt(1 - weight**2) * z_test + weight * validation.selected_score
     return CombinedTest(
-        upper_tail(z_score),
-        z_score,
-        z_test,
-        validation.z_score,
-        validation.selected,
-        float(validation.null.mean()),
-        effective_trials(validation.null),
+        p_value=upper_tail(z_score),
+        z_score=z_score,
+        test=z_test,
+        validation=validation.z_score,
+        validation_selected=validation.selected_score,
+        expected_from_selection=float(validation.null.mean()),
+        effective_trials=effective_trials(validation.null),
     )
 
 
@@ -205,69 +167,11 @@ def selected_z_score(z_score: float, null: Floats, selections: float = 1.0) -> f
 
 
 def validation_weight(test: int, validation: int) -> float:
-    """Weight of validation in the combined z-score, from the numbers of bars; that of test is sqrt(1 - weight^2)."""
+    """Weight of validation in the combined z-score, from numbers of bars; the weight of test is sqrt(1 - weight^2)."""
     return math.sqrt(VALIDATION_PRECISION * validation / (test + VALIDATION_PRECISION * validation))
 
 
 # ---------------------------------------------------------------------- edge
-
-
-@dataclass(frozen=True)
-class AccountRisk:
-    """An account on test: annual Sharpe ratio in excess of cash, annual volatility, and maximum drawdown (negative)."""
-
-    sharpe: float
-    volatility: float
-    drawdown: float
-
-
-@dataclass(frozen=True)
-class Edge:
-    """The edge of an account over its reference on test, and the case that the verdict states.
-
-    p_active, p_alpha, p_value: p-values of no edge, of the mean active return, of alpha, and the larger of the two.
-    level: p-value that is needed, at this look. beta: slope of the account's returns on the reference's.
-    active_return, alpha: per year on test, with intervals of coverage `interval_level`. tracking_error: per year.
-    information_ratio: active return over tracking error. detectable_ratio: the one that the test alone shows with a
-    probability of 80%. years: length of the test. minimum: smallest active return and alpha that matter, per year.
-    account, base: both accounts. tests: z-scores behind the p-values. reference: name of the strategy that everything
-    is relative to. portfolio: the base portfolio that the reference trades slowly; empty without a mandate.
-    where: name of the test period in messages. is_demonstration: True for prices and years that were used to build
-    finrl_pod.
-    """
-
-    case: Case
-    p_active: float
-    p_alpha: float
-    p_value: float
-    level: float
-    beta: float
-    active_return: Interval
-    alpha: Interval
-    tracking_error: float
-    information_ratio: float
-    detectable_ratio: float
-    years: float
-    minimum: float
-    account: AccountRisk
-    base: AccountRisk
-    tests: EdgeTest
-    interval_level: float = LEVEL
-    reference: str = ""
-    portfolio: str = ""
-    where: str = "on test"
-    is_demonstration: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, intervals and records as mappings."""
-        values = dict(vars(self))
-        for name in ("active_return", "alpha"):
-            values[name] = values[name]._asdict()
-        for name in ("account", "base"):
-            values[name] = dict(vars(values[name]))
-        tests = self.tests
-        values["tests"] = {**vars(tests), "active": vars(tests.active), "alpha": vars(tests.alpha)}
-        return values
 
 
 def measure_edge(
@@ -283,7 +187,7 @@ def measure_edge(
     draws: int = DRAWS,
     reference: str = "",
     portfolio: str = "",
-    where: str = "on test",
+    period_name: str = "on test",
     is_demonstration: bool = False,
 ) -> Edge:
     """Test an account for an edge over a base, and tell the cases apart.
@@ -316,8 +220,8 @@ def measure_edge(
         p_value=tests.p_value,
         level=level,
         beta=tests.beta,
-        active_return=active_return,
-        alpha=alpha,
+        active_return=Estimate(**active_return._asdict()),
+        alpha=Estimate(**alpha._asdict()),
         tracking_error=error,
         information_ratio=active_return.value / error if error > RISK_EPSILON else 0.0,
         detectable_ratio=detectable,
@@ -326,9 +230,10 @@ def measure_edge(
         account=own_risk,
         base=base_risk,
         tests=tests,
+        interval_level=LEVEL,
         reference=reference,
         portfolio=portfolio,
-        where=where,
+        where=period_name,
         is_demonstration=is_demonstration,
     )
 
@@ -340,21 +245,21 @@ def judge_returns(agent: ArrayLike, base: ArrayLike, cash: ArrayLike) -> Edge:
     number. No validation period is used, so the p-values hold for an agent that was not selected on these days. Raises
     InputError for series of different lengths, fewer than 20 returns, and returns that are not finite.
     """
-    own, reference = (np.asarray(values, dtype=np.float64) for values in (agent, base))
+    returns, reference = (np.asarray(values, dtype=np.float64) for values in (agent, base))
     rate = np.asarray(cash, dtype=np.float64)
-    if own.ndim != 1 or own.shape != reference.shape or rate.shape not in ((), own.shape):
+    if returns.ndim != 1 or returns.shape != reference.shape or rate.shape not in ((), returns.shape):
         raise InputError(
             "agent, base and cash must be returns of the same days, got arrays of shapes "
-            f"{own.shape}, {reference.shape} and {rate.shape}"
+            f"{returns.shape}, {reference.shape} and {rate.shape}"
         )
-    for name, values in (("agent", own), ("base", reference), ("cash", rate)):
+    for name, values in (("agent", returns), ("base", reference), ("cash", rate)):
         if not np.isfinite(values).all():
             raise InputError(f"{name} must have finite returns, day {int(np.argmin(np.isfinite(values)))} is not")
     gate = GateConfig()
     return measure_edge(
-        own,
+        returns,
         reference,
-        np.broadcast_to(rate, own.shape),
+        np.broadcast_to(rate, returns.shape),
         level=gate.significance_level,
         minimum=gate.minimum_edge,
     )
@@ -366,7 +271,7 @@ def _account_risk(returns: Floats, cash: Floats, periods_per_year: float) -> Acc
     ratio = float(excess.mean()) / deviation if deviation > RISK_EPSILON else 0.0
     equity = np.concatenate([[1.0], np.cumprod(1 + returns)])
     return AccountRisk(
-        ratio * float(np.sqrt(periods_per_year)),
-        float(returns.std(ddof=1) * np.sqrt(periods_per_year)),
-        float(max_drawdown(equity)),
+        sharpe=ratio * float(np.sqrt(periods_per_year)),
+        volatility=float(returns.std(ddof=1) * np.sqrt(periods_per_year)),
+        drawdown=float(max_drawdown(equity)),
     )

@@ -16,7 +16,7 @@ from finrl_pod.evaluate.metrics import RISK_EPSILON
 
 MAX_CLUSTERED = 1_500  # of more trials, this many evenly spaced ones are clustered
 MIN_DISTANCE = 0.01  # below it (a correlation above 0.9998) trials are equal
-COPY = 1e-5  # distance of a copy, whose returns differ by rounding
+COPY = 1e-5  # distance of a copy: its returns differ by rounding
 
 
 def effective_trial_count(returns: ArrayLike) -> int:
@@ -31,13 +31,13 @@ def effective_trial_count(returns: ArrayLike) -> int:
     finite = np.isfinite(values).all(0)
     moving = np.zeros_like(finite)
     moving[finite] = values[:, finite].std(0) > RISK_EPSILON
-    rest = int(not moving.all())
-    chosen = np.flatnonzero(moving)
-    if len(chosen) > MAX_CLUSTERED:
-        chosen = chosen[np.linspace(0, len(chosen) - 1, MAX_CLUSTERED).round().astype(int)]
-    if len(chosen) < 3:
-        return rest + _count_up_to_two(values[:, chosen])
-    return rest + _best_cluster_count(values[:, chosen])
+    constant_cluster = int(not moving.all())
+    trial_numbers = np.flatnonzero(moving)
+    if len(trial_numbers) > MAX_CLUSTERED:
+        trial_numbers = trial_numbers[np.linspace(0, len(trial_numbers) - 1, MAX_CLUSTERED).round().astype(int)]
+    if len(trial_numbers) < 3:
+        return constant_cluster + _count_up_to_two(values[:, trial_numbers])
+    return constant_cluster + _best_cluster_count(values[:, trial_numbers])
 
 
 def _count_up_to_two(values: np.ndarray) -> int:
@@ -55,10 +55,10 @@ def _best_cluster_count(values: np.ndarray) -> int:
     distance = np.sqrt((1 - correlation) / 2)
     np.fill_diagonal(distance, 0.0)
     # A pair of copies is a perfect cluster: with them, every trial that was made twice would count.
-    kept = [n for n in range(len(distance)) if not (distance[n, :n] <= COPY).any()]
-    distance = distance[np.ix_(kept, kept)]
-    if len(kept) < 3:
-        return _count_up_to_two(values[:, kept])
+    distinct_trials = [n for n in range(len(distance)) if not (distance[n, :n] <= COPY).any()]
+    distance = distance[np.ix_(distinct_trials, distinct_trials)]
+    if len(distinct_trials) < 3:
+        return _count_up_to_two(values[:, distinct_trials])
     if distance.max() <= MIN_DISTANCE:
         return 1
     tree = linkage(squareform(distance, checks=False), "average")
@@ -84,10 +84,10 @@ def _silhouette(distance: np.ndarray, labels: np.ndarray, k: int) -> float:
     one_hot = np.eye(k)[labels]
     sizes = one_hot.sum(0)
     sums = distance @ one_hot  # [N, k]
-    own = sizes[labels]
-    within = sums[np.arange(len(labels)), labels] / np.maximum(own - 1, 1)
+    cluster_sizes = sizes[labels]
+    within_distance = sums[np.arange(len(labels)), labels] / np.maximum(cluster_sizes - 1, 1)
     means = sums / sizes
     means[np.arange(len(labels)), labels] = np.inf
     nearest = means.min(1)
-    widest = np.maximum(np.maximum(within, nearest), RISK_EPSILON)
-    return float(np.where(own > 1, (nearest - within) / widest, 0.0).mean())
+    widest = np.maximum(np.maximum(within_distance, nearest), RISK_EPSILON)
+    return float(np.where(cluster_sizes > 1, (nearest - within_distance) / widest, 0.0).mean())

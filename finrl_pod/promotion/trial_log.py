@@ -38,14 +38,18 @@ class TrialLog:
         validation: Span,
         reference: BacktestResult,
     ) -> None:
-        """folder: of the run. reference: result on the validation split that all trials are compared with."""
-        self.registry, self.folder, self.config, self.data = registry, folder, config, panel.sha256
+        """folder: folder of the run. reference: result on the validation split that all trials are compared with."""
+        self.registry = registry
+        self.folder = folder
+        self.config = config
+        self.data = panel.sha256
         self.name = panel.name
         self.first, self.last = span_dates(panel, validation)
-        self.reference, self._reference = reference, simple_returns(reference.equity)
+        self.reference = reference
+        self._reference = simple_returns(reference.equity)
 
     def __call__(self, number: int, scores: Sequence[Score], equity: Floats) -> None:
-        """Count agents. number: that no other results of the run have.
+        """Count agents. number: unique number of these results in the run.
 
         equity: [T, P] on validation, NaN for a member that diverged.
         """
@@ -100,7 +104,7 @@ def span_dates(panel: Panel, span: Span) -> tuple[str, str]:
 
 
 class LookCount(NamedTuple):
-    """number: of a look, by which its test is judged. so_far: looks at its bars, those after it included."""
+    """number: count of this look, for the level of its test. so_far: all looks at its bars, later ones included."""
 
     number: int
     so_far: int

@@ -9,7 +9,6 @@ together (`dataset_fingerprint`).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import os
@@ -19,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -35,9 +33,11 @@ from finrl_pod.promotion.dataset_fingerprint import (
     same_market,
 )
 from finrl_pod.promotion.effective_trials import effective_trial_count
+from finrl_pod.promotion.verdict import TrialCounts, Verdict
 
 HOME_VARIABLE = "FINRL_POD_HOME"
 FILE = "register.sqlite"
+SHORT_HASH = 12  # digits in labels
 BUSY_TIMEOUT = 60.0  # seconds to wait for another process that writes
 
 _TABLES = """
@@ -63,8 +63,8 @@ _OVERLAPPING = "substr(first, 1, 10) <= substr(?, 1, 10) AND substr(last, 1, 10)
 class Trial:
     """An agent that was scored on bars by which trials are selected.
 
-    excess: [T], its returns over the run's reference on the bars first to last (ISO text); None if they are not finite.
-    sharpe: their one-period Sharpe ratio, None if it is undefined.
+    excess: [T], returns over the reference of the run on the bars first to last (ISO text); None if they are not
+    finite. sharpe: their one-period Sharpe ratio, None if it is undefined.
     """
 
     agent: str
@@ -78,18 +78,6 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class TrialCounts:
-    """raw: all trials on a data set. clustered: effective number of distinct ones. runs: that made them.
-
-    Trials on different bars never share a cluster.
-    """
-
-    raw: int
-    clustered: int
-    runs: int
-
-
-@dataclass(frozen=True)
 class Look:
     """A look at the test period first to last (ISO text) of a data set. subject: identity of what was tested."""
 
@@ -100,8 +88,51 @@ class Look:
     what: str
 
 
+@dataclass(frozen=True)
+class LookEntry:
+    """A logged look. number: result of `TrialRegistry.look`. so_far: result of `count_looks` for its period."""
+
+    first: str
+    last: str
+    what: str
+    made: str
+    number: int
+    so_far: int
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Trials and looks of a data set. last: time of the latest one.
+
+    same_market: hashes of the data sets that show the same market. recorded_names: names that the data set had when it
+    was used, oldest first.
+    """
+
+    data_sha256: str
+    trials: int
+    runs: int
+    last: str
+    looks: tuple[LookEntry, ...]
+    same_market: tuple[str, ...]
+    recorded_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StoredDataSet(DataSet):
+    """A data set with its names in the store; same_market: labels instead of hashes.
+
+    names: all names of these prices in the store. name: the one that they were used under, else the first; None for
+    prices that the store lacks. label: distinguishes data sets in lists. clustered: number of distinct trials.
+    """
+
+    name: str | None
+    names: tuple[str, ...]
+    label: str
+    clustered: int
+
+
 class TrialRegistry:
-    """The registry in `path`; by default in FINRL_POD_HOME or the user's data folder.
+    """The registry in `path`; by default in FINRL_POD_HOME or the user data folder.
 
     Every method opens the file, waits for other processes that write, and raises SetupError where the file cannot
     be used: a trial that cannot be counted must not be made.
@@ -117,7 +148,7 @@ class TrialRegistry:
             database.execute(f"PRAGMA user_version = {int(version)}")  # written even if it is the same
 
     def add(self, data: str, run: str, trials: Sequence[Trial], name: str = "") -> None:
-        """Count trials of one run; trials that are already counted stay unchanged. name: of the data set, for lists."""
+        """Count trials of one run; trials that are already counted stay. name: name of the data set in lists."""
         rows = [
             (data, run, t.agent, t.seed, t.generation, json.dumps(dict(t.hyperparameters), sort_keys=True),
              t.first, t.last, t.sharpe, _pack_returns(t.excess), _now())
@@ -134,64 +165,60 @@ class TrialRegistry:
                 "SELECT run, first, last, excess FROM trials WHERE data = ? ORDER BY run, agent", (data,)
             ).fetchall()
         windows: dict[tuple[str, str, int], list[Floats]] = {}
-        clustered = 0
-        for _, first, last, packed in rows:
-            excess = _unpack_returns(packed)
+        cluster_count = 0
+        for _, first, last, packed_returns in rows:
+            excess = _unpack_returns(packed_returns)
             if excess is None:
-                clustered = max(clustered, 1)  # all diverged trials count as one
+                cluster_count = max(cluster_count, 1)  # all diverged trials count as one
             else:
                 windows.setdefault((first, last, len(excess)), []).append(excess)
-        clustered += sum(effective_trial_count(np.stack(columns, 1)) for columns in windows.values())
-        return TrialCounts(len(rows), clustered, len({row[0] for row in rows}))
+        cluster_count += sum(effective_trial_count(np.stack(columns, 1)) for columns in windows.values())
+        return TrialCounts(len(rows), cluster_count, len({row[0] for row in rows}))
 
-    def data_sets(self) -> list[dict[str, Any]]:
-        """Hash, trials, runs and looks of each data set, latest first, and the hashes of those of the same market.
-
-        "recorded_names": those that it had when it was used, oldest first. "number" of a look: what `look` returned;
-        "so_far": what `count_looks` returns for its period.
-        """
+    def data_sets(self) -> list[DataSet]:
+        """The data sets with trials or looks, latest first."""
         with self._open() as database:
-            trials = database.execute(
-                "SELECT data, COUNT(*), COUNT(DISTINCT run), MAX(made) FROM trials GROUP BY data"
-            ).fetchall()
+            trials = {
+                data: row
+                for data, *row in database.execute(
+                    "SELECT data, COUNT(*), COUNT(DISTINCT run), MAX(made) FROM trials GROUP BY data"
+                )
+            }
             looks = database.execute(
                 "SELECT data, first, last, what, made, subject FROM looks ORDER BY rowid"
             ).fetchall()
-            recorded: dict[str, list[str]] = {}
+            names: dict[str, list[str]] = {}
             for data, name in database.execute("SELECT data, name FROM names ORDER BY rowid"):
-                recorded.setdefault(data, []).append(name)
+                names.setdefault(data, []).append(name)
             fingerprints = {
                 data: _unpack_fingerprint(*row)
                 for data, *row in database.execute("SELECT data, symbols, days, levels FROM outlines ORDER BY data")
             }
-        known: dict[str, dict[str, Any]] = {}
-        for data, count, runs, made in trials:
-            known[data] = {
-                "data_sha256": data,
-                "trials": count,
-                "runs": runs,
-                "last": made,
-                "looks": [],
-                "same_market": [],
-            }
-        for data, first, last, what, made, _ in looks:
-            new = {"data_sha256": data, "trials": 0, "runs": 0, "last": made, "looks": [], "same_market": []}
-            entry = known.setdefault(data, new)
-            entry["looks"].append({"first": first, "last": last, "what": what, "made": made})
-            entry["last"] = max(entry["last"], made)
-        for (a, first_one), (b, second_one) in itertools.combinations(fingerprints.items(), 2):
-            if same_market(first_one, second_one):
-                known[a]["same_market"].append(b)
-                known[b]["same_market"].append(a)
-        for data, entry in known.items():
-            entry["recorded_names"] = recorded.get(data, [])
-        listed = dict.fromkeys(known, 0)
-        for i, (data, *_) in enumerate(looks):
-            numbered = known[data]["looks"][listed[data]]
-            numbered["number"] = _look_number(looks[: i + 1], looks[i], known[data]["same_market"])
-            numbered["so_far"] = _look_number(looks, looks[i], known[data]["same_market"])
-            listed[data] += 1
-        return sorted(known.values(), key=lambda entry: (entry["last"], entry["data_sha256"]), reverse=True)
+        hashes = dict.fromkeys([*trials, *(row[0] for row in looks)])
+        markets: dict[str, list[str]] = {data: [] for data in hashes}
+        for (a, first), (b, second) in itertools.combinations(fingerprints.items(), 2):
+            if same_market(first, second):
+                markets[a].append(b)
+                markets[b].append(a)
+        data_sets = []
+        for data in hashes:
+            entries = tuple(
+                LookEntry(
+                    first=row[1],
+                    last=row[2],
+                    what=row[3],
+                    made=row[4],
+                    number=_look_number(looks[: i + 1], row, markets[data]),
+                    so_far=_look_number(looks, row, markets[data]),
+                )
+                for i, row in enumerate(looks)
+                if row[0] == data
+            )
+            count, runs, made = trials.get(data, (0, 0, ""))
+            latest = max([made, *(entry.made for entry in entries)])
+            names_of_data = tuple(names.get(data, ()))
+            data_sets.append(DataSet(data, count, runs, latest, entries, tuple(markets[data]), names_of_data))
+        return sorted(data_sets, key=lambda entry: (entry.last, entry.data_sha256), reverse=True)
 
     def look(self, look: Look, panel: Panel | None = None) -> int:
         """Log a look at a test period; returns the number of looks at it, including this one.
@@ -216,19 +243,19 @@ class TrialRegistry:
                 "INSERT OR IGNORE INTO looks VALUES (?, ?, ?, ?, ?, NULL, ?)",
                 (look.data, look.subject, look.first, look.last, look.what, _now()),
             )
-            (made,) = database.execute(
+            (row_number,) = database.execute(
                 "SELECT rowid FROM looks WHERE data = ? AND subject = ? AND first = ? AND last = ?", _key(look)
             ).fetchone()
-            return _count(database, data, look, until=made)  # later looks do not change an earlier verdict
+            return _count(database, data, look, until=row_number)  # later looks do not change an earlier verdict
 
     def count_looks(self, look: Look, panel: Panel) -> int:
         """Number of looks so far at the test period of a look that is not logged, as `look` counts them."""
-        earlier = int(development_period(panel, look.first, look.last) is not None)
+        development_looks = int(development_period(panel, look.first, look.last) is not None)
         if not self.path.exists():
-            return earlier
+            return development_looks
         with self._open() as database:
             data = _same_market_data(database, look, dataset_fingerprint(panel))
-            return earlier + _count(database, data, look, without=DEVELOPMENT_SUBJECT)
+            return development_looks + _count(database, data, look, without=DEVELOPMENT_SUBJECT)
 
     def descriptions(self, data: str) -> list[str]:
         """What the looks at a data set tested, oldest first, each once."""
@@ -238,24 +265,24 @@ class TrialRegistry:
             rows = database.execute("SELECT what FROM looks WHERE data = ? ORDER BY rowid", (data,)).fetchall()
         return list(dict.fromkeys(str(what) for (what,) in rows))
 
-    def verdict(self, look: Look) -> dict[str, Any] | None:
-        """The saved verdict of a look, or None."""
+    def verdict(self, look: Look) -> Verdict | None:
+        """The saved verdict of a look, or None. Raises RunError if it is damaged."""
         with self._open() as database:
             row = database.execute(
                 "SELECT verdict FROM looks WHERE data = ? AND subject = ? AND first = ? AND last = ?", _key(look)
             ).fetchone()
-        return None if row is None or row[0] is None else dict(json.loads(row[0]))
+        return None if row is None or row[0] is None else Verdict.from_dict(json.loads(row[0]))
 
-    def save_verdict(self, look: Look, verdict: Mapping[str, Any]) -> dict[str, Any]:
+    def save_verdict(self, look: Look, verdict: Verdict) -> Verdict:
         """Save the verdict of a logged look and return it; if one is already saved, return that one instead."""
-        text = json.dumps(verdict, sort_keys=True, allow_nan=False)
+        text = json.dumps(verdict.to_dict(), sort_keys=True, allow_nan=False)
         with self._open() as database:
             database.execute(
                 "UPDATE looks SET verdict = ? "
                 "WHERE data = ? AND subject = ? AND first = ? AND last = ? AND verdict IS NULL",
                 (text, *_key(look)),
             )
-        return self.verdict(look) or dict(verdict)
+        return self.verdict(look) or verdict
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -282,7 +309,7 @@ class TrialRegistry:
 def _count(
     database: sqlite3.Connection, data: Sequence[str], look: Look, until: int | None = None, without: str = ""
 ) -> int:
-    """Number of subjects in the looks at data sets that overlap a look's period.
+    """Number of subjects in the looks at data sets that overlap the period of a look.
 
     until: row of the last one. without: a subject that is not counted.
     """
@@ -300,17 +327,17 @@ def _look_number(looks: Sequence[tuple[str, ...]], look: tuple[str, ...], same_m
     return len(
         {
             subject
-            for other, begin, end, _, _, subject in looks
-            if (other == data or other in same_market) and begin[:10] <= last[:10] and end[:10] >= first[:10]
+            for row_data, begin, end, _, _, subject in looks
+            if (row_data == data or row_data in same_market) and begin[:10] <= last[:10] and end[:10] >= first[:10]
         }
     )
 
 
 def home() -> Path:
-    """The user's data folder: FINRL_POD_HOME, else the platform's default."""
-    chosen = os.environ.get(HOME_VARIABLE)
-    if chosen:
-        return Path(chosen)
+    """The data folder of the user: FINRL_POD_HOME, else the platform's default."""
+    folder = os.environ.get(HOME_VARIABLE)
+    if folder:
+        return Path(folder)
     import platformdirs
 
     return Path(platformdirs.user_data_dir("finrl-pod", appauthor=False))
@@ -331,14 +358,21 @@ def _store_fingerprint(database: sqlite3.Connection, data: str, panel: Panel) ->
         database.execute("INSERT INTO outlines VALUES (?, ?, ?, ?)", row)
 
 
-def _same_market_data(database: sqlite3.Connection, look: Look, mine: DatasetFingerprint | None) -> list[str]:
-    """Hashes of a look's data set and of those that show the same market on its days. mine: its fingerprint."""
-    others = database.execute(
+def _same_market_data(database: sqlite3.Connection, look: Look, fingerprint: DatasetFingerprint | None) -> list[str]:
+    """Hashes of data sets that show the market of a look on its days, first its own."""
+    rows = database.execute(
         f"SELECT DISTINCT data FROM looks WHERE data != ? AND {_OVERLAPPING}",
         (look.data, look.last, look.first),
     ).fetchall()
-    known = [(data, _stored_fingerprint(database, data)) for (data,) in others]
-    return [look.data, *(data for data, other in known if mine and other and same_market(mine, other))]
+    fingerprints = [(data, _stored_fingerprint(database, data)) for (data,) in rows]
+    return [
+        look.data,
+        *(
+            data
+            for data, candidate in fingerprints
+            if fingerprint and candidate and same_market(fingerprint, candidate)
+        ),
+    ]
 
 
 def _stored_fingerprint(database: sqlite3.Connection, data: str) -> DatasetFingerprint | None:
@@ -360,7 +394,7 @@ def _unpack_fingerprint(symbols: str, days: bytes, levels: bytes) -> DatasetFing
 
 
 def _pack_returns(values: Floats | None) -> bytes | None:
-    """Compressed float32, which is precise enough for correlations."""
+    """Compressed float32: precise enough for correlations."""
     return None if values is None else zlib.compress(np.asarray(values, dtype="<f4").tobytes())
 
 
@@ -372,46 +406,37 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-SHORT_HASH = 12  # digits in labels
-
-
-def list_data_sets(registry: TrialRegistry, data: str | None = None) -> list[dict[str, Any]]:
-    """Trials and looks of each data set, latest first, with the names of the store. data: only this panel of the store.
-
-    "names": all that the store has for these prices; "name": the one that they were used under, if it is among them,
-    else the first, or None. Data sets that are no longer in the store, or are a selection of a panel's symbols, have
-    only "recorded_names", those that they were used under. "label" tells data sets apart in lists.
-    """
+def list_data_sets(registry: TrialRegistry, data: str | None = None) -> list[StoredDataSet]:
+    """The data sets of the registry with their names in the store, latest first. data: only this panel of the store."""
     store = Store()
     names: dict[str, list[str]] = {}
     for manifest in store.list():
         if not manifest.fault:
             names.setdefault(manifest.sha256, []).append(manifest.name)
-    selected = None if data is None else store.load(data).sha256
-    known, entries = [], registry.data_sets()
-    labels = {entry["data_sha256"]: _label(entry, names.get(entry["data_sha256"], [])) for entry in entries}
+    selected_hash = None if data is None else store.load(data).sha256
+    entries = registry.data_sets()
+    labels = {entry.data_sha256: _label(entry, names.get(entry.data_sha256, [])) for entry in entries}
+    data_sets = []
     for entry in entries:
-        digest = entry["data_sha256"]
-        if selected in (None, digest):
-            counts = dataclasses.asdict(registry.counts(digest))
-            same = [labels.get(other, ", ".join(names.get(other, [])) or other) for other in entry["same_market"]]
-            stored = names.get(digest, [])
-            used = [name for name in entry["recorded_names"] if name in stored]
-            known.append(
-                {
-                    **entry,
-                    "name": next(iter((*used, *stored)), None),
-                    "names": stored,
-                    "label": labels[digest],
-                    "same_market": same,
-                    "clustered": counts["clustered"],
-                }
+        digest = entry.data_sha256
+        if selected_hash in (None, digest):
+            stored_names = names.get(digest, [])
+            previous_names = [name for name in entry.recorded_names if name in stored_names]
+            markets = tuple(labels.get(key, ", ".join(names.get(key, [])) or key) for key in entry.same_market)
+            data_sets.append(
+                StoredDataSet(
+                    **{**vars(entry), "same_market": markets},
+                    name=next(iter((*previous_names, *stored_names)), None),
+                    names=tuple(stored_names),
+                    label=labels[digest],
+                    clustered=registry.counts(digest).clustered,
+                )
             )
-    return known
+    return data_sets
 
 
-def _label(entry: Mapping[str, Any], stored: Sequence[str]) -> str:
+def _label(entry: DataSet, stored_names: Sequence[str]) -> str:
     """The names of the store, else the recorded ones with the start of the hash, else the start of the hash."""
-    digest = str(entry["data_sha256"])[:SHORT_HASH]
-    recorded = ", ".join(entry["recorded_names"])
-    return ", ".join(stored) or (f"{recorded} [{digest}]" if recorded else digest)
+    digest = entry.data_sha256[:SHORT_HASH]
+    recorded_names = ", ".join(entry.recorded_names)
+    return ", ".join(stored_names) or (f"{recorded_names} [{digest}]" if recorded_names else digest)

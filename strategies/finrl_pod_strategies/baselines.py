@@ -12,7 +12,7 @@ from finrl_pod.data.tensor import Fill, build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.costs import HalfSpread
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_strategies import check_strategy_name
@@ -66,34 +66,28 @@ def make_baseline(name: str, seed: int | None = None) -> Strategy:
     return BASELINES[name]()
 
 
-def run_baseline(
-    name: str, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
-) -> BacktestResult:
-    """Backtest one baseline on bars first to last.
+def run_baseline(name: str, panel: Panel, period: MarketPeriod) -> BacktestResult:
+    """Backtest one baseline.
 
     The index runs on a separate market with the same bars and fill rule, without the costs that need a volume or a
     number of shares (`index_rules`).
     """
     strategy = make_baseline(name)
     if name == "index":
-        panel, market = index_market(panel, market.fill_rule)
-        rules = index_rules(rules)
-    return backtest(strategy, panel, market, first, last, rules, cash)
+        panel, market = index_market(panel, period.market.fill_rule)
+        period = replace(period, market=market, rules=index_rules(period.rules))
+    return backtest(strategy, panel, period)
 
 
 def run_baselines(
     panel: Panel,
-    market: MarketTensor,
-    first: int,
-    last: int,
-    rules: ExecutionRules,
-    cash: float,
+    period: MarketPeriod,
     names: Iterable[str] | None = None,
 ) -> dict[str, BacktestResult]:
     """Backtest the named baselines, or all (the index only if the panel has one), under one set of rules."""
     if names is None:
         names = [name for name in BASELINES if name != "index" or panel.benchmark is not None]
-    return {name: run_baseline(name, panel, market, first, last, rules, cash) for name in names}
+    return {name: run_baseline(name, panel, period) for name in names}
 
 
 # ---------------------------------------------------------------------- the index as a market of one asset

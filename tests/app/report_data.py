@@ -9,7 +9,7 @@ from finrl_pod_app.report.builder import build_report
 from finrl_pod_app.report.html import render
 from finrl_pod_app.report.records import Champion, RunReport, Timing, make_report
 
-from finrl_pod.promotion.gate import Verdict
+from finrl_pod.promotion.verdict import Verdict
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Panel, Score
 

@@ -491,7 +491,7 @@ def test_references_are_those_of_the_report_without_the_tested_strategy(
     tested: str, data: str, names: list[str]
 ) -> None:
     prepared = prepare(tested, data=data, **SPAN)
-    found = run_references(tested, prepared.panel, prepared.market, *prepared.terms)
+    found = run_references(tested, prepared.panel, prepared.market_period)
     assert list(found) == names
     document = run_backtest(tested, data=data, **SPAN)
     for name, result in found.items():

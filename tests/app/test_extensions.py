@@ -18,6 +18,7 @@ from finrl_pod_app.setup.extensions import NEW_KINDS
 from finrl_pod import user_files
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.settings.algorithm_configs import A2CConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_info, register_algorithm
 from finrl_pod.settings.run import FeatureConfig, RunConfig, parse
@@ -522,7 +523,7 @@ def test_cost_of_ones_own_is_charged_in_environments_and_backtests(own: Path) ->
         env.reset(1)
         action = torch.randn(20, 1, 4, env.action_size, generator=torch.Generator().manual_seed(3))
         steps = [env.step(x).equity.clone() for x in action]
-        result = run_baseline("equal_weight", panel, market, 60, 400, rules_of(config), 1e6)
+        result = run_baseline("equal_weight", panel, MarketPeriod(market, 60, 400, rules_of(config), 1e6))
         reached.append((torch.stack(steps), result))
     torch.testing.assert_close(reached[0][0], reached[1][0], rtol=1e-4, atol=0)
     np.testing.assert_allclose(reached[0][1].equity, reached[1][1].equity, rtol=1e-6)

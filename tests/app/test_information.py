@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.cli.setup_commands import COMPLETE, Shell
-from finrl_pod_app.report.records import RuleResult, RunReport, Verdict
+from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.report.verdict_text import verdict_lines
 
 from finrl_pod.promotion.trial_registry import Look, Trial, TrialRegistry
+from finrl_pod.promotion.verdict import Rule, Verdict
 
 
 @pytest.mark.parametrize("shell", Shell)
@@ -91,7 +92,7 @@ def test_trials_lists_the_last_looks_or_all(
 
 def test_the_verdict_is_a_list_of_rules() -> None:
     rules = tuple(
-        RuleResult(name="edge", value=None, limit=None, passed=passed, sentence=sentence)
+        Rule(name="edge", value=None, limit=None, passed=passed, sentence=sentence)
         for passed, sentence in (
             (True, "The audit found no failures."),
             (False, "PSR against equal weight: 0.52, required 0.95"),

@@ -10,7 +10,7 @@ import pytest
 from finrl_pod_app.evaluation.execution_rules import within_daemon_limits
 
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.paper.execution.mandate_limits import UNBOUNDED
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, RunConfig
 from tests.paper.factories import FunctionStrategy, prices
@@ -24,7 +24,7 @@ def test_concentrated_weights_are_cut_as_the_daemon_cuts_them() -> None:
     from finrl_pod.data.tensor import build_market
 
     market = build_market(panel, (), (0, len(panel.times) - 1))
-    result = backtest(chosen, panel, market, 1, 4, ExecutionRules(), 100_000.0)
+    result = backtest(chosen, panel, MarketPeriod(market, 1, 4, ExecutionRules(), 100_000.0))
     assert result.weights[1:].max() == pytest.approx(UNBOUNDED["max_position"], abs=0.02)
     assert chosen.name == "function"
 

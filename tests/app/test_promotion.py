@@ -25,8 +25,9 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError, RunError
 from finrl_pod.evaluate.metrics import bars_per_year, sharpe
 from finrl_pod.files import write_json
-from finrl_pod.promotion.gate import read_verdict
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.promotion.trial_registry import FILE, TrialRegistry
+from finrl_pod.promotion.verdict import read_verdict
 from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, PPOConfig
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.tournament import snapshots
@@ -88,7 +89,9 @@ def test_returns_of_trials_are_saved_with_the_run(finished: Path) -> None:
     config = small_config()
     market = build_market(small_panel(), (), (0, 10))
     span = (splits.validation.first, splits.validation.last)
-    base = backtest(reference_strategy(config), small_panel(), market, *span, rules_of(config.environment), 1e6)
+    base = backtest(
+        reference_strategy(config), small_panel(), MarketPeriod(market, *span, rules_of(config.environment), 1e6)
+    )
     returns = excess + (base.equity[1:] / base.equity[:-1] - 1)[:, None]
     year = bars_per_year(small_panel().times)
     own = {sharpe(np.r_[1.0, np.cumprod(1 + column)], year) for column in returns.T}
@@ -133,7 +136,7 @@ def test_later_runs_do_not_change_a_verdict(finished: Path, folder: Path) -> Non
 def test_every_test_result_of_a_run_or_user_strategy_is_a_look(finished: Path, folder: Path, tmp_path: Path) -> None:
     def looks() -> int:
         data = RunDirectory.open(finished).data_sha256
-        return sum(len(entry["looks"]) for entry in registry(folder).data_sets() if entry["data_sha256"] == data)
+        return sum(len(entry.looks) for entry in registry(folder).data_sets() if entry.data_sha256 == data)
 
     before = looks()
     assert run_backtest(finished)["looks"] >= 1

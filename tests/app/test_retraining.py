@@ -21,7 +21,8 @@ from finrl_pod_app.training.registry import moved_splits
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError
-from finrl_pod.promotion.gate import PromotionEvidence, Verdict, apply_gate
+from finrl_pod.promotion.gate import PromotionEvidence, apply_gate
+from finrl_pod.promotion.verdict import Verdict
 from finrl_pod.registry.agent_registry import AgentRegistry
 from finrl_pod.registry.handover import last_handover, roll_back
 from finrl_pod.settings.run import GateConfig, SplitConfig

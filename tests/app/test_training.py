@@ -140,7 +140,7 @@ def test_a_run_without_a_test_leaves_the_test_period_unseen(tmp_path: Path, monk
     assert document["in_sample"].startswith("Warning")
     assert not (run / "verdict.json").exists()
     assert run_backtest(run)["split"] == "validation"  # until there is a verdict
-    assert [entry["looks"] for entry in TrialRegistry().data_sets()] == [[]]
+    assert [entry.looks for entry in TrialRegistry().data_sets()] == [()]
     verdict = run_tournament(config, run, resume=True, device="cpu")["verdict"]
     assert verdict["looks"] == 1
     assert run_backtest(run)["split"] == "test"

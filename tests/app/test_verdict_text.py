@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finrl_pod_app.report.records import Overfitting, RuleResult, RunReport, Trials, Verdict, make_report
+from finrl_pod_app.report.records import RunReport, make_report
 from finrl_pod_app.report.verdict_text import (
     baselines_sentence,
     edge_sentence,
@@ -17,6 +17,7 @@ from finrl_pod_app.report.verdict_text import (
     trials_text,
 )
 
+from finrl_pod.promotion.verdict import OverfittingStatistics, Rule, TrialCounts, Verdict
 from tests.app.test_edge_text import edge
 
 
@@ -41,7 +42,7 @@ def report(promoted: bool = False, **sharpe: float | None) -> RunReport:
 def test_values_of_rules_have_units(
     name: str, value: float | None, limit: float, passed: bool, cells: tuple[str, str]
 ) -> None:
-    assert rule_cells(RuleResult(name=name, value=value, limit=limit, passed=passed, sentence="")) == cells
+    assert rule_cells(Rule(name=name, value=value, limit=limit, passed=passed, sentence="")) == cells
 
 
 def test_baselines_that_did_better_are_named_best_first() -> None:
@@ -74,7 +75,7 @@ def test_what_comes_next_states_the_level_of_the_next_look() -> None:
 
 
 def test_overfitting_above_chance_is_called_so() -> None:
-    high, low = (overfitting_sentence(Overfitting(pbo=share, splits=12870)) for share in (0.97, 0.37))
+    high, low = (overfitting_sentence(OverfittingStatistics(pbo=share, splits=12870)) for share in (0.97, 0.37))
     assert "overfitting 97%: how often, over 12,870 splits" in high
     assert "ranking trials on validation says nothing good" in high
     assert low.endswith("says nothing about beating the base.")
@@ -120,7 +121,7 @@ def test_trials_are_counted_with_those_that_the_p_value_allows_for() -> None:
         "25 trials (trained agents and champions) on this data by 1 run, 2 of them distinct; the p-value allows for "
         "6.0 effective trials"
     )
-    counted = Verdict(promoted=False, reasons=(), trials=Trials(raw=1, clustered=1, runs=2))
+    counted = Verdict(promoted=False, reasons=(), trials=TrialCounts(raw=1, clustered=1, runs=2))
     assert trials_text(counted) == ("1 trial (trained agents and champions) on this data by 2 runs, 1 of them distinct")
 
 

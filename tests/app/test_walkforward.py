@@ -19,8 +19,8 @@ from finrl_pod_app.training.walkforward import fold_config, plan, run_walkforwar
 from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import DataError, InputError, Interrupted, RunError
 from finrl_pod.evaluate.metrics import bars_per_year, sharpe
-from finrl_pod.promotion.gate import read_verdict
 from finrl_pod.promotion.trial_registry import FILE, TrialRegistry
+from finrl_pod.promotion.verdict import read_verdict
 from finrl_pod.tournament.progress import Progress
 from tests.app.small_run import isolated_folders, small_config, small_panel
 

@@ -10,7 +10,7 @@ from finrl_pod_strategies.baselines import BASELINES, index_panel, make_baseline
 
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import Benchmark, Panel, Positions, Window
 
@@ -72,7 +72,7 @@ def arrays(*records: object) -> list[np.ndarray]:
 def decisions(name: str, panel: Panel) -> list[np.ndarray | None]:
     panel = index_panel(panel) if name == "index" else panel
     recorder = RecordingStrategy(make_baseline(name))
-    backtest(recorder, panel, build_market(panel, (), (0, 400)), FIRST, LAST, RULES, 1e5)
+    backtest(recorder, panel, MarketPeriod(build_market(panel, (), (0, 400)), FIRST, LAST, RULES, 1e5))
     return recorder.decisions
 
 
@@ -114,8 +114,8 @@ def test_decisions_are_deterministic_and_valid_weights(name):
 def test_declared_lookback_is_sufficient(name):
     panel = index_panel(random_panel()) if name == "index" else random_panel()
     market = build_market(panel, (), (0, 400))
-    short = backtest(make_baseline(name), panel, market, FIRST, LAST, RULES, 1e5)
+    short = backtest(make_baseline(name), panel, MarketPeriod(market, FIRST, LAST, RULES, 1e5))
     full = backtest(
-        RecordingStrategy(make_baseline(name)), panel, market, FIRST, LAST, RULES, 1e5
+        RecordingStrategy(make_baseline(name)), panel, MarketPeriod(market, FIRST, LAST, RULES, 1e5)
     )  # without a lookback: all bars
     np.testing.assert_allclose(short.equity, full.equity, rtol=1e-12)

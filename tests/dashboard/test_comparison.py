@@ -51,7 +51,7 @@ def test_replay_equals_a_backtest_under_that_cost(
     """Equal weight ignores the account, so a backtest under another cost makes the same decisions."""
     curve = comparison.account_curves(decisions, cost)["equal_weight"]
     prepared = prepare("equal_weight", cost_bps=cost, base=base)
-    fresh = backtest(prepared.strategy, prepared.panel, prepared.market, *prepared.terms)
+    fresh = backtest(prepared.strategy, prepared.panel, prepared.market_period)
     np.testing.assert_allclose(curve.equity, fresh.equity, rtol=1e-12)
     assert (curve.times == fresh.times).all()
     for name, value in fresh.metrics.items():

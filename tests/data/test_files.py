@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finrl_pod.data.sources.bounded import read_bounded
-from finrl_pod.data.sources.files import FileSource, read_file, read_frame
+from finrl_pod.data.sources.files import read_file, read_frame
 from finrl_pod.errors import DataError
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
@@ -354,14 +354,6 @@ def test_missing_files_and_unknown_suffixes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "g.csv.gz").write_bytes(gzip.compress(WIDE.encode())[:30])
     with pytest.raises(DataError, match="cannot read"):
         read_file(tmp_path / "g.csv.gz")
-
-
-def test_the_source_selects_tickers_and_dates(tmp_path: Path) -> None:
-    source = FileSource(write(tmp_path, WIDE))
-    panel = source.fetch(("B",), pd.Timestamp("2024-01-03"), pd.Timestamp("2024-01-04"))
-    assert panel.close.tolist() == [[4.6], [4.7]]
-    with pytest.raises(DataError, match="no ticker C"):
-        source.fetch(("C",), pd.Timestamp("2024-01-03"), pd.Timestamp("2024-01-04"))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 
 from finrl_pod.data.tensor import (
     DEFAULT_VOLATILITY,
-    VOLATILITY_BARS,
     MIN_VOLATILITY_RETURNS,
+    VOLATILITY_BARS,
     build_market,
     trailing_volatility,
 )

@@ -19,7 +19,7 @@ from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError
 from finrl_pod.evaluate.backtest import backtest, window_at
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Floats, Panel, Positions, Window
 
@@ -76,7 +76,7 @@ def test_only_members_can_be_bought_and_earlier_prices_stay_known() -> None:
 def test_a_position_is_sold_at_its_last_close_as_a_member() -> None:
     panel, whole = members(), prices()
     market = build_market(panel, (), (0, BARS - 1))
-    result = backtest(AllInB(), panel, market, 0, BARS - 1, FREE, 100.0)
+    result = backtest(AllInB(), panel, MarketPeriod(market, 0, BARS - 1, FREE, 100.0))
     open_, close = whole.open, whole.close
     assert open_ is not None
     shares = 100 / max(close[0, 1], open_[1, 1])  # sized at the close, at most what the cash buys
@@ -105,7 +105,9 @@ def test_environments_sell_what_leaves() -> None:
 
 def test_equal_weight_holds_members_alone() -> None:
     panel = members()
-    result = backtest(EqualWeight(), panel, build_market(panel, (), (0, BARS - 1)), 0, BARS - 1, FREE, 100.0)
+    result = backtest(
+        EqualWeight(), panel, MarketPeriod(build_market(panel, (), (0, BARS - 1)), 0, BARS - 1, FREE, 100.0)
+    )
     held = result.weights > 0
     assert (held[1:] <= panel.investable[1:]).all()
     assert held[45].tolist() == [True, False, True]  # as of the first of February

@@ -12,7 +12,6 @@ import pytest
 from finrl_pod.data import built_in_panels as sample
 from finrl_pod.data.built_in_panels import SampleSource, load_sample
 from finrl_pod.data.sources import SOURCES, open_source
-from finrl_pod.data.sources.files import FileSource
 from finrl_pod.data.sources.frames import Retry
 from finrl_pod.errors import DataError, SetupError
 from finrl_pod.protocols import DataSource
@@ -89,7 +88,6 @@ def test_every_source_implements_the_protocol() -> None:
         source = open_source(name)
         assert isinstance(source, DataSource)
         assert source.name == name
-    assert isinstance(FileSource(FIXTURES / "three.csv"), DataSource)
     with pytest.raises(DataError, match=r"one of sample, yfinance, alpaca, or file\.py:Class, got 'bloomberg'"):
         open_source("bloomberg")
 

@@ -14,7 +14,7 @@ from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.market.costs import Frictions
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.types import Floats, Panel, Positions, Window
 
 FREE = ExecutionRules(cost_rate=0.0)
@@ -51,7 +51,7 @@ class Rotation:
 def test_profits_costs_and_carry_are_the_change_of_equity(fill: str, rules: ExecutionRules) -> None:
     panel = prices_with_gaps()
     market = build_market(panel, (), (0, len(panel.times) - 1), fill)
-    result = backtest(Rotation(), panel, market, 0, len(panel.times) - 1, rules, 1e6)
+    result = backtest(Rotation(), panel, MarketPeriod(market, 0, len(panel.times) - 1, rules, 1e6))
     found = attribution(result, market, rules)
     changes = found.profits.sum(1) - found.costs + found.carry
     np.testing.assert_allclose(changes[1:], np.diff(result.equity), rtol=0, atol=1e-6)
@@ -84,7 +84,7 @@ def test_a_purchase_belongs_to_the_asset_and_the_year_of_its_marks() -> None:
     """1,000 in A at 12, the close of the second bar: 83.33 shares earn 250 in 2020 at 15 and lose 500 at 9."""
     panel = two_assets()
     market = build_market(panel, (), (0, 3))
-    result = backtest(BuyAndHold(), panel, market, 0, 3, FREE, 1000.0)
+    result = backtest(BuyAndHold(), panel, MarketPeriod(market, 0, 3, FREE, 1000.0))
     found = attribution(result, market, FREE)
     np.testing.assert_allclose(found.profits[:, 0], [0, 0, 250, -500], atol=1e-9)
     assert found.by_asset() == {"A": pytest.approx(-250)}
@@ -98,7 +98,7 @@ def test_a_purchase_belongs_to_the_asset_and_the_year_of_its_marks() -> None:
 def test_a_result_of_another_market_is_refused() -> None:
     panel = two_assets()
     market = build_market(panel, (), (0, 3))
-    result = backtest(BuyAndHold(), panel, market, 0, 3, FREE, 1000.0)
+    result = backtest(BuyAndHold(), panel, MarketPeriod(market, 0, 3, FREE, 1000.0))
     with pytest.raises(InputError, match="from another market"):
         attribution(dataclasses.replace(result, symbols=("A", "C")), market, FREE)
 
@@ -123,7 +123,7 @@ def test_stops_and_limits_are_attributed_at_their_own_prices(orders: OrderRules)
     strategy = Rotation()
     strategy.orders = orders  # type: ignore[attr-defined]
     rules = ExecutionRules(cost_rate=0.001)
-    result = backtest(strategy, panel, market, 0, 299, rules, 1e6)
+    result = backtest(strategy, panel, MarketPeriod(market, 0, 299, rules, 1e6))
     found = attribution(result, market, rules)
     np.testing.assert_allclose((found.profits.sum(1) - found.costs)[1:], np.diff(result.equity), atol=1e-6)
     at_market = attribution(dataclasses.replace(result, paid=None), market, rules)

@@ -12,7 +12,7 @@ import torch
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest, window_at
 from finrl_pod.evaluate.metrics import METRIC_NAMES
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.types import Benchmark, Positions, Window
 
 RULES = ExecutionRules(0.001)
@@ -59,7 +59,7 @@ def test_window_starts_at_the_first_bar_and_ends_at_the_decision(market_of):
     panel, market = market_of(close)
     panel = replace(panel, benchmark=Benchmark("index", np.arange(1.0, 41.0), True))
     strategy = Recorder()
-    backtest(strategy, panel, market, 5, 20, RULES, 1000.0)
+    backtest(strategy, panel, MarketPeriod(market, 5, 20, RULES, 1000.0))
     assert [len(window.times) for window, _ in strategy.calls] == list(range(6, 21))
     window, positions = strategy.calls[3]
     np.testing.assert_array_equal(window.close, close[:9])
@@ -74,7 +74,7 @@ def test_window_starts_at_the_first_bar_and_ends_at_the_decision(market_of):
 def test_positions_at_the_decision_equal_the_result(market_of):
     panel, market = market_of(prices())
     strategy = Recorder()
-    result = backtest(strategy, panel, market, 5, 20, RULES, 1000.0)
+    result = backtest(strategy, panel, MarketPeriod(market, 5, 20, RULES, 1000.0))
     for i, (_, positions) in enumerate(strategy.calls):
         assert positions.equity == pytest.approx(result.equity[i])
         np.testing.assert_allclose(positions.weights, result.weights[i], atol=1e-15)
@@ -83,8 +83,8 @@ def test_positions_at_the_decision_equal_the_result(market_of):
 def test_lookback_shortens_the_window_and_changes_no_result(market_of):
     panel, market = market_of(prices())
     short, full = ShortRecorder(), Recorder()
-    a = backtest(short, panel, market, 1, 30, RULES, 1000.0)
-    b = backtest(full, panel, market, 1, 30, RULES, 1000.0)
+    a = backtest(short, panel, MarketPeriod(market, 1, 30, RULES, 1000.0))
+    b = backtest(full, panel, MarketPeriod(market, 1, 30, RULES, 1000.0))
     assert {len(window.times) for window, _ in short.calls} == {2, 3}
     assert {len(window.tradable) for window, _ in short.calls} == {2, 3}
     np.testing.assert_array_equal(a.equity, b.equity)
@@ -93,11 +93,11 @@ def test_lookback_shortens_the_window_and_changes_no_result(market_of):
 def test_features_are_raw_and_selected_by_name(market_of):
     panel, market = market_of(prices(), features=FEATURES)
     strategy = Recorder(feature_names=("return_5", "return_1"))
-    backtest(strategy, panel, market, 10, 20, RULES, 1000.0)
+    backtest(strategy, panel, MarketPeriod(market, 10, 20, RULES, 1000.0))
     for t, (window, _) in zip(range(10, 20), strategy.calls, strict=True):
         np.testing.assert_array_equal(window.features, market.raw_features[t].numpy()[:, [1, 0]])
     with pytest.raises(InputError, match=r"recorder needs the features nonsense, .* it has return_1, return_5"):
-        backtest(Recorder(feature_names=("nonsense", "return_1")), panel, market, 10, 20, RULES, 1000.0)
+        backtest(Recorder(feature_names=("nonsense", "return_1")), panel, MarketPeriod(market, 10, 20, RULES, 1000.0))
 
 
 class WindowRecorder(Recorder):
@@ -109,21 +109,23 @@ class WindowRecorder(Recorder):
 def test_a_feature_lookback_gives_the_features_of_past_bars(market_of):
     panel, market = market_of(prices(), features=FEATURES)
     strategy = WindowRecorder(feature_names=("return_1",))
-    backtest(strategy, panel, market, 1, 20, RULES, 1000.0)
+    backtest(strategy, panel, MarketPeriod(market, 1, 20, RULES, 1000.0))
     for t, (window, _) in zip(range(1, 20), strategy.calls, strict=True):
         rows = market.raw_features[max(0, t - 3) : t + 1, :, :1].numpy()
         np.testing.assert_array_equal(window.features, rows)
     strategy.feature_lookback = 0
     with pytest.raises(InputError, match=r"feature_lookback of strategy recorder must be an integer of at least 1 bar"):
-        backtest(strategy, panel, market, 1, 20, RULES, 1000.0)
+        backtest(strategy, panel, MarketPeriod(market, 1, 20, RULES, 1000.0))
 
 
 @pytest.mark.parametrize("fill", ["next", "same_close"])
 def test_changing_the_arguments_changes_no_result(market_of, fill):
     panel, market = market_of(prices(), fill=fill, features=FEATURES)
     before, table = panel.sha256, market.raw_features.clone()
-    unchanged = backtest(Recorder(feature_names=FEATURES), panel, market, 6, 39, RULES, 1000.0)
-    overwritten = backtest(Recorder(feature_names=FEATURES, overwrite=True), panel, market, 6, 39, RULES, 1000.0)
+    unchanged = backtest(Recorder(feature_names=FEATURES), panel, MarketPeriod(market, 6, 39, RULES, 1000.0))
+    overwritten = backtest(
+        Recorder(feature_names=FEATURES, overwrite=True), panel, MarketPeriod(market, 6, 39, RULES, 1000.0)
+    )
     np.testing.assert_array_equal(unchanged.equity, overwritten.equity)
     np.testing.assert_array_equal(unchanged.weights, overwritten.weights)
     assert dataclasses.replace(panel).sha256 == before  # computed again
@@ -143,7 +145,7 @@ def test_window_holds_no_reference_to_later_bars(market_of):
 
 def test_result_is_complete(market_of):
     panel, market = market_of(prices())
-    result = backtest(Recorder(), panel, market, 5, 20, RULES, 1000.0)
+    result = backtest(Recorder(), panel, MarketPeriod(market, 5, 20, RULES, 1000.0))
     assert result.name == "recorder"
     np.testing.assert_array_equal(result.times, panel.times[5:21])
     assert result.equity.shape == result.turnover.shape == result.costs.shape == (16,)
@@ -159,17 +161,17 @@ def test_mismatched_arguments_are_refused(market_of):
     panel, market = market_of(prices())
     other, _ = market_of(prices(bars=30))
     with pytest.raises(InputError, match="another panel"):
-        backtest(Recorder(), other, market, 5, 20, RULES, 1000.0)
+        backtest(Recorder(), other, MarketPeriod(market, 5, 20, RULES, 1000.0))
 
     class Long(Recorder):
         def target_weights(self, window, positions):
             return np.zeros(7)
 
     with pytest.raises(InputError, match="recorder at 2020-01-06 must be one number for each of the 3 symbols"):
-        backtest(Long(), panel, market, 5, 20, RULES, 1000.0)
+        backtest(Long(), panel, MarketPeriod(market, 5, 20, RULES, 1000.0))
 
     class Blind(Recorder):
         lookback = 0
 
     with pytest.raises(InputError, match="lookback"):
-        backtest(Blind(), panel, market, 5, 20, RULES, 1000.0)
+        backtest(Blind(), panel, MarketPeriod(market, 5, 20, RULES, 1000.0))

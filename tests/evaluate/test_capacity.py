@@ -11,7 +11,7 @@ from finrl_pod.errors import DataError, InputError
 from finrl_pod.evaluate.capacity import SIZES, CapacityCurve, capacity_curve, size_at
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.variations import RecordingStrategy, backtest_recorded
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.types import Floats, Panel, Positions, Window
 
 BARS = 400
@@ -47,8 +47,8 @@ def curve(volume: bool = True, sizes: tuple[float, ...] = SIZES, adv: float | No
     best = np.eye(2)[ahead.argmax(1)]
     both: list[RecordingStrategy] = []
     for name, table in (("best", best), ("base", np.full((BARS, 2), 0.5))):
-        both.append(backtest_recorded(Weights(name, table), prices, market, 0, BARS - 2, RULES, 1e5)[1])
-    return capacity_curve(*both, market, 0, BARS - 2, RULES, sizes=sizes, adv=adv)  # type: ignore[misc]
+        both.append(backtest_recorded(Weights(name, table), prices, MarketPeriod(market, 0, BARS - 2, RULES, 1e5))[1])
+    return capacity_curve(*both, MarketPeriod(market, 0, BARS - 2, RULES, 100_000.0), sizes=sizes, adv=adv)  # type: ignore[misc]
 
 
 def test_costs_grow_with_the_root_of_the_size_and_growth_falls() -> None:
@@ -65,10 +65,10 @@ def test_the_first_purchase_costs_the_square_root_law() -> None:
     market = build_market(prices, (), (0, BARS - 1))
     table = np.tile([1.0, 0.0], (BARS, 1))
     recorded = [
-        backtest_recorded(Weights(name, weights), prices, market, 40, 69, RULES, 1e5)[1]
+        backtest_recorded(Weights(name, weights), prices, MarketPeriod(market, 40, 69, RULES, 1e5))[1]
         for name, weights in (("one", table), ("nothing", np.zeros((BARS, 2))))
     ]
-    found = capacity_curve(*recorded, market, 40, 69, RULES, sizes=(1e4,))
+    found = capacity_curve(*recorded, MarketPeriod(market, 40, 69, RULES, 100_000.0), sizes=(1e4,))
     sigma = np.diff(np.log(prices.close[19:41, 0])).std(ddof=1)
     paid = found.cost[0] * 29 / bars_per_year(market.times) * 1e4  # of an equity that starts at 10,000
     assert paid == pytest.approx(1e4 * sigma * np.sqrt(1e4 / ADV), rel=0.01)

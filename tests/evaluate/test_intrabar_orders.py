@@ -14,7 +14,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.types import Floats, Panel, Positions, Window
 
 
@@ -45,7 +45,7 @@ def equity(panel: Panel, table: Any, orders: OrderRules | None, cost: float = 0.
     market = build_market(panel, (), (0, len(panel.times) - 1))
     weights = np.array(table, dtype=float).reshape(-1, len(panel.symbols))
     rules = ExecutionRules(cost_rate=cost)
-    return backtest(Table(weights, orders), panel, market, 0, len(panel.times) - 1, rules, 100.0).equity
+    return backtest(Table(weights, orders), panel, MarketPeriod(market, 0, len(panel.times) - 1, rules, 100.0)).equity
 
 
 IN = [[1.0]] + [[np.nan]] * 9
@@ -185,10 +185,10 @@ def test_what_orders_cannot_have_is_refused() -> None:
         equity(closes, IN[:4], orders)
     market = build_market(panel, (), (0, 3), "same_close")
     with pytest.raises(InputError, match="next bar's open"):
-        backtest(Table(np.ones((4, 1)), orders), panel, market, 0, 3, ExecutionRules(), 100.0)
+        backtest(Table(np.ones((4, 1)), orders), panel, MarketPeriod(market, 0, 3, ExecutionRules(), 100.0))
     with pytest.raises(InputError, match="long holdings"):
-        backtest(Table(np.ones((4, 1)), orders), panel, build_market(panel, (), (0, 3)), 0, 3,
-                 ExecutionRules(short=True), 100.0)  # fmt: skip
+        backtest(Table(np.ones((4, 1)), orders), panel, MarketPeriod(build_market(panel, (), (0, 3)), 0, 3,
+                 ExecutionRules(short=True), 100.0))  # fmt: skip
     for wrong in ({"stop_loss": 1.0}, {"trailing_stop": -0.1}, {"take_profit": float("nan")}):
         with pytest.raises(InputError, match="orders: "):
             OrderRules(**wrong)

@@ -11,7 +11,7 @@ from finrl_pod.evaluate.attribution import trades_table
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.market.costs import Frictions, PerShare, SquareRootImpact
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Window
 
 CASH = 1e6
@@ -50,7 +50,7 @@ def run_table(
 ) -> tuple[BacktestResult, MarketTensor]:
     last = len(panel.times) - 1
     market = build_market(panel, (), (0, last), fill)  # type: ignore[arg-type]
-    return backtest(Table(table, orders), panel, market, 0, last, rules, CASH), market
+    return backtest(Table(table, orders), panel, MarketPeriod(market, 0, last, rules, CASH)), market
 
 
 def test_by_hand() -> None:

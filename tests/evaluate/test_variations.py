@@ -17,7 +17,7 @@ from finrl_pod.evaluate.variations import (
     simulate_recorded_native,
 )
 from finrl_pod.market.costs import Frictions, HalfSpread, PerShare, QuotedHalfSpread
-from finrl_pod.market.execution import WEIGHT_TOLERANCE, ExecutionRules
+from finrl_pod.market.execution import WEIGHT_TOLERANCE, ExecutionRules, MarketPeriod
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
 
@@ -149,7 +149,7 @@ def test_replay_of_a_recorded_strategy_has_the_metrics_of_its_backtest(market_of
 
     panel, market = market_of(50 * np.exp(np.random.default_rng(0).normal(0, 0.02, (60, 3)).cumsum(0)))
     strategy = RecordingStrategy(DriftingWeights())
-    result = backtest(strategy, panel, market, 4, 50, ExecutionRules(0.002), 1e5)
+    result = backtest(strategy, panel, MarketPeriod(market, 4, 50, ExecutionRules(0.002), 1e5))
     tables = torch.from_numpy(strategy.table(market.times)).unsqueeze(0)
     simulated = simulate_recorded(
         market, tables, [Job(0, 4, 50, ExecutionRules(0.002)), Job(0, 4, 50, ExecutionRules(0.02))], 1e5
@@ -168,7 +168,7 @@ def test_replay_of_a_strategy_without_decisions_stays_in_cash(market_of) -> None
 
     panel, market = market_of(np.full((30, 3), 10.0))
     strategy = RecordingStrategy(NoDecisions())
-    backtest(strategy, panel, market, 4, 20, ExecutionRules(), 1e5)
+    backtest(strategy, panel, MarketPeriod(market, 4, 20, ExecutionRules(), 1e5))
     table = strategy.table(market.times)
     assert table.shape == (30, 3)
     simulated = simulate_recorded(market, torch.from_numpy(table).unsqueeze(0), [Job(0, 4, 20, ExecutionRules())], 1e5)

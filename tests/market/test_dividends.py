@@ -21,7 +21,7 @@ from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.backtest import backtest, simulate
 from finrl_pod.evaluate.paper_backtest import backtest_paper
 from finrl_pod.evaluate.variations import Job, RecordingStrategy, simulate_recorded
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.market.orders import SizingRules
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Floats, MarketTensor, Panel, Positions, Window
@@ -127,13 +127,15 @@ def test_equal_weight_earns_the_same_on_adjusted_prices_and_with_dividends_in_ca
     ends = []
     for panel in dividend_payers():
         market = build_market(panel, (), (0, len(panel.times) - 1))
-        result = backtest(make_baseline("equal_weight"), panel, market, 0, len(panel.times) - 1, FREE, CASH)
+        result = backtest(
+            make_baseline("equal_weight"), panel, MarketPeriod(market, 0, len(panel.times) - 1, FREE, CASH)
+        )
         ends.append(np.log(result.equity[-1] / CASH))
     assert abs(ends[0] - ends[1]) < 0.0005 * 4  # log growth over four years; measured: 0.0002 a year
     cash = dividend_payers()[0]
     without = dataclasses.replace(cash, dividend=None)
     market = build_market(without, (), (0, len(cash.times) - 1))
-    poorer = backtest(make_baseline("equal_weight"), without, market, 0, len(cash.times) - 1, FREE, CASH)
+    poorer = backtest(make_baseline("equal_weight"), without, MarketPeriod(market, 0, len(cash.times) - 1, FREE, CASH))
     assert ends[0] - np.log(poorer.equity[-1] / CASH) == pytest.approx(0.024 * 4, abs=0.01)
 
 
@@ -142,7 +144,7 @@ def test_attribution_gives_dividends_to_their_assets() -> None:
     last = len(panel.times) - 1
     market = build_market(panel, (), (0, last))
     rules = ExecutionRules(cost_rate=0.001)
-    result = backtest(make_baseline("equal_weight"), panel, market, 0, last, rules, CASH)
+    result = backtest(make_baseline("equal_weight"), panel, MarketPeriod(market, 0, last, rules, CASH))
     found = attribution(result, market, rules)
     assert result.carry == pytest.approx(0, abs=1e-4)
     np.testing.assert_allclose((found.profits.sum(1) - found.costs)[1:], np.diff(result.equity), atol=1e-6)
@@ -175,7 +177,7 @@ def test_costs_of_recorded_decisions_are_those_of_the_backtest() -> None:
     market = build_market(panel, (), (0, last))
     rules = ExecutionRules(cost_rate=0.001)
     recorder = RecordingStrategy(make_baseline("equal_weight"))
-    result = backtest(recorder, panel, market, 0, last, rules, CASH)
+    result = backtest(recorder, panel, MarketPeriod(market, 0, last, rules, CASH))
     tables = torch.from_numpy(recorder.table(market.times)).unsqueeze(0)
     again = simulate_recorded(market, tables, [Job(0, 0, last, rules)], CASH)
     np.testing.assert_allclose(again.equity[0], result.equity, rtol=1e-12)

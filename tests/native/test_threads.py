@@ -14,7 +14,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.audit.pipeline import rollout
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.paper_backtest import backtest_paper
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.market.orders import SizingRules
 from finrl_pod.native.threads import one_thread, restored_threads
 from tests.data.panels import panel
@@ -53,11 +53,11 @@ class Fails(Counts):
 
 def test_strategies_decide_on_one_thread() -> None:
     strategy = Counts()
-    backtest(strategy, PRICES, MARKET, 10, 50, ExecutionRules(), 1e6)
+    backtest(strategy, PRICES, MarketPeriod(MARKET, 10, 50, ExecutionRules(), 1e6))
     backtest_paper(strategy, PRICES, MARKET, 10, 50, SizingRules(), 1e6, "close")
     assert strategy.seen == {1}
     with pytest.raises(InputError, match="no weights"):
-        backtest(Fails(), PRICES, MARKET, 10, 50, ExecutionRules(), 1e6)
+        backtest(Fails(), PRICES, MarketPeriod(MARKET, 10, 50, ExecutionRules(), 1e6))
 
 
 def test_audited_environments_step_on_one_thread() -> None:

@@ -55,7 +55,7 @@ def test_replay_and_backtest_agree(tmp_path: Path, settings: Any) -> None:
     days = [str(day) for day in panel.times.astype("datetime64[D]")]
     terms = (days.index(str(FIRST)), days.index(str(LAST)), sizing_rules(settings), settings.capital, "open")
     market, sliced = build_market(panel, (), (0, 10)), sliced_execution(settings, panel)
-    tested = backtest_paper(RotatingStrategy(), panel, market, *terms, sliced=sliced)
+    tested = backtest_paper(RotatingStrategy(), panel, market, *terms, slicing=sliced)
     store = Store.open(tmp_path / "j.sqlite")
     sent = orders(store)
     store.close()

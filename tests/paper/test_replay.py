@@ -14,7 +14,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.paper_backtest import backtest_paper
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
@@ -65,7 +65,9 @@ def test_orders_without_rounding_or_buffer_match_the_plain_backtest() -> None:
     market = build_market(panel, (), (0, 10))
     rules = sizing_rules(config(orders=OrderSettings(cash_buffer=0.0, fractional=True, collar=0.0, min_value=1e-6)))
     paper = backtest_paper(make_baseline("equal_weight"), panel, market, 3, 40, rules, 100_000.0, "open")
-    plain = backtest(make_baseline("equal_weight"), panel, market, 3, 40, ExecutionRules(cost_rate=0.0), 100_000.0)
+    plain = backtest(
+        make_baseline("equal_weight"), panel, MarketPeriod(market, 3, 40, ExecutionRules(cost_rate=0.0), 100_000.0)
+    )
     assert paper.result.equity == pytest.approx(plain.equity, rel=1e-9)
 
 

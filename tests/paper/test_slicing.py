@@ -198,7 +198,7 @@ def test_replay_and_backtest_agree_exactly(tmp_path: Path, settings: PaperConfig
     terms = (days.index(str(FIRST)), days.index(str(LAST)), sizing_rules(settings), settings.capital)
     tested = backtest_paper(
         RotatingStrategy(), panel, build_market(panel, (), (0, 10)), *terms, settings.schedule.mode,
-        sliced=sliced_execution(settings, panel),
+        slicing=sliced_execution(settings, panel),
     )  # fmt: skip
     store = Store.open(tmp_path / "j.sqlite")
     filled: defaultdict[tuple[str, str], Decimal] = defaultdict(Decimal)

@@ -8,7 +8,8 @@ import pytest
 import finrl_pod as fp
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.significance import REGRESSION, alpha_series, mean_z_score, upper_tail
-from finrl_pod.promotion.edge import Edge, judge_returns, measure_edge
+from finrl_pod.promotion.edge import judge_returns, measure_edge
+from finrl_pod.promotion.verdict import Edge, Estimate
 from finrl_pod.types import Floats
 
 DAYS = 252
@@ -90,11 +91,7 @@ def test_fields_are_those_of_plain_formulas() -> None:
     assert edge.account.sharpe == pytest.approx((account - CASH).mean() / (account - CASH).std(ddof=1) * DAYS**0.5)
     assert edge.account.volatility == pytest.approx(account.std(ddof=1) * DAYS**0.5)
     assert edge.years == pytest.approx(1000 / DAYS)
-    plain = edge.to_dict()
-    assert plain["active_return"] == {"value": edge.active_return.value, "low": edge.active_return.low} | {
-        "high": edge.active_return.high
-    }
-    assert plain["tests"]["alpha"]["p_value"] == edge.p_alpha
+    assert edge.tests.alpha.p_value == edge.p_alpha
 
 
 @pytest.mark.parametrize("cash", [0.0, 0.05 / DAYS])
@@ -102,14 +99,14 @@ def test_accounts_that_hold_their_base_or_cash(cash: float) -> None:
     _, base = exact_returns(0.08, 1.0, 0.0, 0.02, 1500)
     same = judge_returns(base, base, cash)
     assert (same.case, same.beta, same.information_ratio) == ("too_little_data", 1.0, 0.0)
-    assert same.active_return == (0.0, 0.0, 0.0)
+    assert same.active_return == Estimate(value=0.0, low=0.0, high=0.0)
     assert same.p_value == pytest.approx(1.0)
     in_cash = judge_returns(np.full(len(base), cash), base, cash)
     assert in_cash.beta == pytest.approx(0.0)
     assert in_cash.p_alpha == pytest.approx(1.0, abs=1e-4)
     over_cash = judge_returns(base, np.full(len(base), cash), cash)  # a base that does not vary
     assert over_cash.beta == 1.0
-    assert over_cash.alpha == pytest.approx(over_cash.active_return, rel=0.01)
+    assert over_cash.alpha.value == pytest.approx(over_cash.active_return.value, rel=0.01)
 
 
 def test_a_ruined_account_is_worse() -> None:

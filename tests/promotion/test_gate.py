@@ -19,21 +19,17 @@ from finrl_pod.promotion.edge import ActivePeriod, edge_test
 from finrl_pod.promotion.gate import (
     PBO_BLOCKS,
     PromotionEvidence,
-    Rule,
-    Verdict,
     active_returns,
     apply_gate,
-    check,
     independent_selections,
     min_bars,
     null_sharpe_variance,
-    read_verdict,
     selected_period,
     trial_sharpes,
     varying_trials,
-    write_verdict,
 )
-from finrl_pod.promotion.trial_registry import TrialCounts
+from finrl_pod.promotion.verdict import Estimate, Rule, TrialCounts, Verdict, read_verdict, write_verdict
+from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult
 
@@ -141,22 +137,21 @@ def test_values_equal_the_statistics() -> None:
     verdict = verdict_on(given, GATE)
     found = edge_test(active_period(given), selected_period(given), seed=3)
     assert rule(verdict, "edge").value == found.p_value
-    assert verdict.edge["tests"] == dataclasses.asdict(found)
-    assert verdict.edge["reference"] == "equal_weight"
+    assert verdict.edge is not None
+    assert verdict.edge.tests == found
+    assert verdict.edge.reference == "equal_weight"
     active = active_returns(given.validation or {})
     variance = null_sharpe_variance(given.trials)
     assert variance < float(trial_sharpes(given.trials).var(ddof=1))  # unequal skill increases the variance
-    assert verdict.statistics["deflated_sharpe"] == deflated_sharpe(moments(active), variance, 40)
-    assert verdict.statistics["deflated_sharpe_clustered"] == deflated_sharpe(moments(active), variance, 6)
-    assert verdict.statistics["overfitting"]["pbo"] == backtest_overfitting(given.trials, PBO_BLOCKS).pbo
-    assert sum(verdict.statistics["overfitting"]["logits"]["counts"]) == math.comb(PBO_BLOCKS, PBO_BLOCKS // 2)
-    assert verdict.statistics["probabilistic_sharpe"] == probabilistic_sharpe(moments(active_returns(given.test)))
+    assert verdict.statistics.deflated_sharpe == deflated_sharpe(moments(active), variance, 40)
+    assert verdict.statistics.deflated_sharpe_clustered == deflated_sharpe(moments(active), variance, 6)
+    assert verdict.statistics.overfitting.pbo == backtest_overfitting(given.trials, PBO_BLOCKS).pbo
+    assert sum(verdict.statistics.overfitting.logits.counts) == math.comb(PBO_BLOCKS, PBO_BLOCKS // 2)
+    assert verdict.statistics.probabilistic_sharpe == probabilistic_sharpe(moments(active_returns(given.test)))
     ours, theirs = (simple_returns(given.test[name].equity) for name in ("champion", "momentum_12_1"))
     expected = superior_predictive_ability(theirs, ours, seed=3, draws=DRAWS)
-    assert verdict.statistics["superior_ability"]["momentum_12_1"] == expected
-    assert verdict.statistics["test_intervals"]["sharpe"]["value"] == pytest.approx(
-        sharpe(given.test["champion"].equity)
-    )
+    assert verdict.statistics.superior_ability["momentum_12_1"] == expected
+    assert verdict.statistics.test_intervals["sharpe"].value == pytest.approx(sharpe(given.test["champion"].equity))
 
 
 def test_active_returns_are_over_the_reference() -> None:
@@ -166,13 +161,13 @@ def test_active_returns_are_over_the_reference() -> None:
     verdict = verdict_on(given, GATE)
     edge = rule(verdict, "edge")
     assert (edge.value, edge.passed) == (pytest.approx(1.0), False)
-    assert verdict.edge["active_return"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert verdict.edge.active_return == Estimate(value=0.0, low=0.0, high=0.0)
 
 
 def test_an_edge_that_is_too_small_is_refused() -> None:
     verdict = verdict_on(evidence(), dataclasses.replace(GATE, minimum_edge=2.0))
     assert failed(verdict) == {"edge"}
-    assert verdict.edge["case"] == "too_small"
+    assert verdict.edge.case == "too_small"
     assert (rule(verdict, "edge").value or 1.0) <= 0.025
     assert "must be at least 200.00%" in rule(verdict, "edge").sentence
 
@@ -187,8 +182,8 @@ def test_returns_of_cash_are_no_edge() -> None:
         name: dataclasses.replace(x, risk_free=rate) for name, x in (("champion", champion), ("equal_weight", base))
     }
     verdict = verdict_on(evidence(test=test, validation=None), GATE)
-    assert verdict.edge["beta"] == pytest.approx(0.5)
-    assert verdict.edge["alpha"]["value"] == pytest.approx(0.0, abs=1e-9)
+    assert verdict.edge.beta == pytest.approx(0.5)
+    assert verdict.edge.alpha.value == pytest.approx(0.0, abs=1e-9)
     assert not verdict.promoted
 
 
@@ -231,21 +226,21 @@ def test_edge_uses_only_the_test_period_without_a_validation_period() -> None:
     verdict = verdict_on(given, GATE)
     found = edge_test(active_period(given), None)
     assert (rule(verdict, "edge").value, found.active.validation) == (found.p_value, None)
-    assert verdict.edge["tests"]["alpha"]["validation_selected"] is None
-    assert "deflated_sharpe" in verdict.statistics
+    assert verdict.edge.tests.alpha.validation_selected is None
+    assert verdict.statistics.deflated_sharpe is not None
 
 
 def test_ruined_champion_fails_without_an_error() -> None:
     ruined = result("champion", 2, equity=np.linspace(1e6, -1e5, BARS))
     verdict = verdict_on(evidence(test={**results(2, 0.0), "champion": ruined}), GATE)
     assert {"drawdown", "edge"} <= failed(verdict)
-    assert verdict.statistics["test_intervals"] is None
+    assert verdict.statistics.test_intervals is None
 
 
 def test_single_trial_has_no_overfitting_statistics() -> None:
     verdict = verdict_on(evidence(trials=trial_returns(1.6e-3, 1), counts=TrialCounts(1, 1, 1)), GATE)
     assert verdict.promoted
-    assert "overfitting" not in verdict.statistics
+    assert verdict.statistics.overfitting is None
     nothing = verdict_on(evidence(trials=np.zeros((BARS - 1, 2))), GATE)
     assert "at least one trial with returns that vary" in rule(nothing, "edge").sentence
 
@@ -269,13 +264,13 @@ def test_null_sharpe_variance_ignores_skill() -> None:
 
 
 def test_thresholds_out_of_range_are_refused() -> None:
-    check(GateConfig())
+    check_settings("gate.", GateConfig())
     for change in (
         {"significance_level": 0.0},
         {"significance_level": 0.6},
     ):
         with pytest.raises(ConfigError, match=f"gate.{next(iter(change))} is out of its range"):
-            check(dataclasses.replace(GateConfig(), **change))
+            check_settings("gate.", dataclasses.replace(GateConfig(), **change))
 
 
 def test_minimum_bars_suffice_and_one_less_does_not() -> None:
@@ -286,8 +281,8 @@ def test_minimum_bars_suffice_and_one_less_does_not() -> None:
         by_name = {name: result(name, 1, bars=bars) for name in ("champion", "equal_weight")}
         return evidence(validation=by_name, test=by_name, trials=trial_returns(0.0)[: bars - 1])
 
-    assert "overfitting" in verdict_on(short(validation), GATE).statistics
-    assert "overfitting" not in verdict_on(short(validation - 1), GATE).statistics
+    assert verdict_on(short(validation), GATE).statistics.overfitting is not None
+    assert verdict_on(short(validation - 1), GATE).statistics.overfitting is None
     assert not verdict_on(short(test), GATE).promoted
     with pytest.raises(InputError, match="at least 20"):
         verdict_on(short(test - 1), GATE)
@@ -306,7 +301,7 @@ def test_verdict_describes_its_rules(verdict: Verdict) -> None:
     refused = apply_gate(evidence(failures=("it depends on the future.",)), GATE)
     assert not refused.promoted
     assert [reason for reason in refused.reasons if "it depends on the future." in reason] == list(refused.reasons)
-    assert verdict.trials == {"raw": 40, "clustered": 6, "runs": 2}
+    assert verdict.trials == TrialCounts(raw=40, clustered=6, runs=2)
     assert verdict.looks == 1
 
 

@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,8 @@ import pytest
 from finrl_pod.data.store import Store
 from finrl_pod.errors import SetupError
 from finrl_pod.promotion.dataset_fingerprint import is_demonstration
-from finrl_pod.promotion.trial_registry import FILE, Look, Trial, TrialCounts, TrialRegistry, home, list_data_sets
+from finrl_pod.promotion.trial_registry import FILE, Look, StoredDataSet, Trial, TrialRegistry, home, list_data_sets
+from finrl_pod.promotion.verdict import Rule, Statistics, TrialCounts, Verdict
 from finrl_pod.types import Panel
 from tests.data.panels import random_panel
 
@@ -36,6 +36,14 @@ def trial(agent: str, seed: int = 0, bars: int = 200, **changes: object) -> Tria
 
 def look(subject: str, first: str = "2019-01-02", last: str = "2022-12-28", data: str = DATA) -> Look:
     return Look(data, subject, first, last, "a champion")
+
+
+def verdict_with(reason: str) -> Verdict:
+    rule = Rule(name="edge", value=0.5, limit=0.05, passed=False, sentence=reason)
+    counts = TrialCounts(raw=1, clustered=1, runs=1)
+    return Verdict(
+        promoted=False, reasons=(reason,), rules=(rule,), trials=counts, looks=1, edge=None, statistics=Statistics()
+    )
 
 
 def test_every_trial_of_every_run_is_counted(registry: TrialRegistry) -> None:
@@ -75,9 +83,9 @@ def test_looks_count_once_per_subject_and_only_with_overlapping_days(registry: T
     assert registry.look(look("d", "2023-07-01", "2024-06-01")) == 1
     assert registry.look(look("e", data="e" * 64)) == 1
     assert registry.look(look("a")) == 1  # an earlier look does not count later ones
-    (listed,) = [entry for entry in registry.data_sets() if entry["data_sha256"] == DATA]
+    (listed,) = [entry for entry in registry.data_sets() if entry.data_sha256 == DATA]
     # d begins after c ends
-    assert [(one["number"], one["so_far"]) for one in listed["looks"]] == [(1, 3), (2, 3), (3, 3), (1, 1)]
+    assert [(one.number, one.so_far) for one in listed.looks] == [(1, 3), (2, 3), (3, 3), (1, 1)]
 
 
 def test_looks_at_the_same_market_count_together(registry: TrialRegistry) -> None:
@@ -102,8 +110,8 @@ def test_looks_at_the_same_market_count_together(registry: TrialRegistry) -> Non
     assert look_count("d", later, "2020-01-01", "2020-02-01") == 1  # no look at these days yet
     assert look_count("e", full) == 3
     assert look_count("a", full) == 1
-    same = {entry["data_sha256"]: entry["same_market"] for entry in registry.data_sets()}
-    assert same == {full.sha256: [later.sha256], later.sha256: [full.sha256], other.sha256: []}
+    same = {entry.data_sha256: entry.same_market for entry in registry.data_sets()}
+    assert same == {full.sha256: (later.sha256,), later.sha256: (full.sha256,), other.sha256: ()}
 
 
 def test_first_look_at_test_years_of_a_built_in_panel_is_the_second(registry: TrialRegistry) -> None:
@@ -126,7 +134,7 @@ def test_first_look_at_test_years_of_a_built_in_panel_is_the_second(registry: Tr
         assert fresh.look(look("b", data=panel.sha256), panel) == 3
         assert fresh.look(look("a", "2017-01-03", "2018-12-28", panel.sha256), panel) == 1  # validation years
         (entry,) = fresh.data_sets()
-        numbers = [(row["number"], row["what"]) for row in entry["looks"]]
+        numbers = [(row.number, row.what) for row in entry.looks]
         assert numbers[:2] == [(1, "development of finrl_pod"), (2, "a champion")]
     assert registry.look(look("a", data=other.sha256), other) == 1
     assert [is_demonstration(panel) for panel in (sample, some, stored, other)] == [True, True, False, False]
@@ -147,10 +155,11 @@ def test_looks_without_a_fingerprint_count_only_for_the_same_panel(registry: Tri
 def test_first_verdict_is_kept(registry: TrialRegistry) -> None:
     registry.look(look("a"))
     assert registry.verdict(look("a")) is None
-    assert registry.save_verdict(look("a"), {"promoted": False}) == {"promoted": False}
-    assert registry.save_verdict(look("a"), {"promoted": True}) == {"promoted": False}
+    first = verdict_with("a reason")
+    assert registry.save_verdict(look("a"), first) == first
+    assert registry.save_verdict(look("a"), verdict_with("another reason")) == first
     registry.look(look("b"))
-    assert registry.verdict(look("a")) == {"promoted": False}
+    assert registry.verdict(look("a")) == first
     assert registry.verdict(look("b")) is None
 
 
@@ -167,12 +176,12 @@ def test_a_registry_that_cannot_be_written_is_found_before_work_is_lost(registry
 def test_list_of_data_sets(registry: TrialRegistry) -> None:
     registry.add(DATA, "a", [trial("g00s00")])
     registry.look(look("x", data="e" * 64))
-    by_sha256 = {entry["data_sha256"]: entry for entry in registry.data_sets()}
-    assert by_sha256[DATA]["trials"] == 1
-    assert by_sha256[DATA]["looks"] == []
-    assert by_sha256["e" * 64]["trials"] == 0
-    (recorded,) = by_sha256["e" * 64]["looks"]
-    assert (recorded["first"], recorded["last"], recorded["what"]) == ("2019-01-02", "2022-12-28", "a champion")
+    by_sha256 = {entry.data_sha256: entry for entry in registry.data_sets()}
+    assert by_sha256[DATA].trials == 1
+    assert by_sha256[DATA].looks == ()
+    assert by_sha256["e" * 64].trials == 0
+    (recorded,) = by_sha256["e" * 64].looks
+    assert (recorded.first, recorded.last, recorded.what) == ("2019-01-02", "2022-12-28", "a champion")
 
 
 def test_data_sets_are_labelled_by_all_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,28 +191,28 @@ def test_data_sets_are_labelled_by_all_their_names(tmp_path: Path, monkeypatch: 
     digest = panel.sha256
     registry.look(look("a", data=digest), panel)
 
-    def entry() -> dict[str, Any]:
+    def entry() -> StoredDataSet:
         (only,) = list_data_sets(registry)
         return only
 
-    assert (entry()["label"], entry()["name"], entry()["names"]) == (f"first [{digest[:12]}]", None, [])
+    assert (entry().label, entry().name, entry().names) == (f"first [{digest[:12]}]", None, ())
     store.save(dataclasses.replace(panel, name="again"))  # stored later under another name
-    assert (entry()["label"], entry()["name"]) == ("again", "again")
+    assert (entry().label, entry().name) == ("again", "again")
     store.save(panel)
-    assert (entry()["label"], entry()["name"], entry()["names"]) == ("again, first", "first", ["again", "first"])
+    assert (entry().label, entry().name, entry().names) == ("again, first", "first", ("again", "first"))
     store.delete("again")
     store.save(dataclasses.replace(random_panel(1, bars=60), name="first"))
-    assert entry()["label"] == f"first [{digest[:12]}]"  # other prices have the name now
+    assert entry().label == f"first [{digest[:12]}]"  # other prices have the name now
     registry.add("e" * 64, "a", [trial("g00s00")])
-    assert {row["label"] for row in list_data_sets(registry)} == {f"first [{digest[:12]}]", "e" * 12}
+    assert {row.label for row in list_data_sets(registry)} == {f"first [{digest[:12]}]", "e" * 12}
 
 
 def test_listed_looks_have_the_numbers_that_were_returned(registry: TrialRegistry) -> None:
     looks = [registry.look(look(name)) for name in ("a", "b", "a", "c")]
     elsewhere = registry.look(look("a", data="e" * 64))
-    by_sha256 = {entry["data_sha256"]: entry for entry in registry.data_sets()}
-    assert [row["number"] for row in by_sha256[DATA]["looks"]] == [looks[0], looks[1], looks[3]] == [1, 2, 3]
-    assert [row["number"] for row in by_sha256["e" * 64]["looks"]] == [elsewhere] == [1]
+    by_sha256 = {entry.data_sha256: entry for entry in registry.data_sets()}
+    assert [row.number for row in by_sha256[DATA].looks] == [looks[0], looks[1], looks[3]] == [1, 2, 3]
+    assert [row.number for row in by_sha256["e" * 64].looks] == [elsewhere] == [1]
 
 
 WRITER = """

@@ -15,6 +15,7 @@ from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.backtest import backtest, window_at
 from finrl_pod.market.account_extras import account_extras
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.acting.member_accounts import run_members
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy
@@ -111,7 +112,7 @@ def test_deployed_agents_decide_as_in_their_environment(name: str, kind: str) ->
         equity.append(float(step.equity))
         day, account = step.observation
     ledger = run_members(group.actor, group.params, market, rules, FIRST, last + 1, mandate)
-    result = backtest(strategy, source, market, FIRST, last + 1, rules_of(rules), rules.cash)
+    result = backtest(strategy, source, MarketPeriod(market, FIRST, last + 1, rules_of(rules), rules.cash))
     tolerance = {"rtol": 1e-6}
     np.testing.assert_allclose(ledger.equity[:, 0].numpy(), equity, **tolerance)
     np.testing.assert_allclose(result.equity, equity, **tolerance)

@@ -16,7 +16,7 @@ from sklearn.covariance import LedoitWolf
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest, window_at
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import Positions
 
@@ -44,7 +44,7 @@ def month_starts(times, first: int, last: int) -> list[int]:
 @pytest.mark.parametrize("name", [n for n in BASELINES if n not in ("index", "equal_weight_buy_and_hold")])
 def test_monthly_baselines_trade_only_after_the_first_bar_of_a_month(stocks, name):
     panel, market = stocks
-    result = run_baseline(name, panel, market, 600, 690, RULES, 1e6)
+    result = run_baseline(name, panel, MarketPeriod(market, 600, 690, RULES, 1e6))
     traded = [600 + i for i in np.flatnonzero(result.turnover > 1e-9)]
     assert traded == [t + 1 for t in month_starts(panel.times, 600, 690)]
 
@@ -52,7 +52,7 @@ def test_monthly_baselines_trade_only_after_the_first_bar_of_a_month(stocks, nam
 @pytest.mark.parametrize("name", ["equal_weight_buy_and_hold", "index"])
 def test_buy_and_hold_baselines_trade_once(stocks, name):
     panel, market = stocks
-    result = run_baseline(name, panel, market, 600, 690, RULES, 1e6)
+    result = run_baseline(name, panel, MarketPeriod(market, 600, 690, RULES, 1e6))
     assert np.flatnonzero(result.turnover).tolist() == [1]
 
 
@@ -67,7 +67,7 @@ def test_equal_weight_skips_assets_without_a_price(stocks):
 
 def test_index_grows_with_the_index_less_the_cost_of_the_purchase(stocks):
     panel, market = stocks
-    result = run_baseline("index", panel, market, 600, 690, ExecutionRules(0.01), 1000.0)
+    result = run_baseline("index", panel, MarketPeriod(market, 600, 690, ExecutionRules(0.01), 1000.0))
     index = panel.benchmark.close
     assert result.symbols == ("S&P 500",)
     # Shares are sized at the close of bar 600 and reduced if the close of 601 and the fee exceed the cash.
@@ -185,7 +185,7 @@ def test_trailing_returns_fill_gaps_forward(stocks):
 @pytest.mark.parametrize("name", ["momentum_12_1", "minimum_variance", "mean_variance", "hierarchical_risk_parity"])
 def test_account_stays_in_cash_without_enough_history(stocks, name):
     panel, market = stocks
-    result = run_baseline(name, panel, market, 0, 100, RULES, 1000.0)
+    result = run_baseline(name, panel, MarketPeriod(market, 0, 100, RULES, 1000.0))
     assert not result.weights.any()
     assert set(result.metrics.values()) == {0.0}
 
@@ -211,7 +211,7 @@ def test_failed_fit_is_reported_with_its_date(stocks):
         raise ValueError("singular")
 
     with pytest.raises(InputError, match="broken could not be fitted at 2018-10-12: singular"):
-        backtest(Optimised("broken", broken, bars=20), panel, market, T, T + 5, RULES, 1000.0)
+        backtest(Optimised("broken", broken, bars=20), panel, MarketPeriod(market, T, T + 5, RULES, 1000.0))
 
 
 def test_single_asset_gets_full_weight(stocks):
@@ -234,15 +234,17 @@ def test_registry_makes_strategies_by_name():
 
 def test_all_baselines_run_under_the_same_rules(stocks):
     panel, market = stocks
-    results = run_baselines(panel, market, 600, 630, RULES, 1e6)
+    results = run_baselines(panel, MarketPeriod(market, 600, 630, RULES, 1e6))
     assert list(results) == list(BASELINES)
     assert all(len(result.equity) == 31 and result.equity[0] == 1e6 for result in results.values())
     bare = replace(panel, benchmark=None)
-    assert list(run_baselines(bare, market, 600, 610, RULES, 1e6)) == [name for name in BASELINES if name != "index"]
+    assert list(run_baselines(bare, MarketPeriod(market, 600, 610, RULES, 1e6))) == [
+        name for name in BASELINES if name != "index"
+    ]
     with pytest.raises(InputError, match="has no index"):
-        run_baseline("index", bare, market, 600, 630, RULES, 1e6)
+        run_baseline("index", bare, MarketPeriod(market, 600, 630, RULES, 1e6))
     with pytest.raises(InputError, match="index_market"):
-        backtest(make_baseline("index"), panel, market, 600, 630, RULES, 1e6)
+        backtest(make_baseline("index"), panel, MarketPeriod(market, 600, 630, RULES, 1e6))
 
 
 def test_index_market_keeps_the_fill_rule(stocks):

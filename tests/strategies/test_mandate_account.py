@@ -12,7 +12,7 @@ from finrl_pod_strategies.mandate_account import BasePortfolio, MandateAccount, 
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest, window_at
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import Floats, Panel, Positions, Window
 
@@ -53,7 +53,7 @@ def prices(bars: int = 60) -> Panel:
 def test_targets_are_recorded_before_limits_and_slow_trading() -> None:
     panel = prices()
     recorder = MandateRecorder(FixedScores(LIMITED))
-    result = backtest(recorder, panel, build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6)
+    result = backtest(recorder, panel, MarketPeriod(build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6))
     tilts = recorder.desired_tilts(result.times, 4)
     table = tilts.weights
     base = np.full(4, 0.25)
@@ -69,7 +69,7 @@ def test_targets_are_recorded_before_limits_and_slow_trading() -> None:
 
 def test_recording_changes_no_result() -> None:
     panel = prices()
-    setup = (panel, build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6)
+    setup = (panel, MarketPeriod(build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6))
     unrecorded, recorded = (
         backtest(FixedScores(LIMITED), *setup),
         backtest(MandateRecorder(FixedScores(LIMITED)), *setup),
@@ -79,7 +79,7 @@ def test_recording_changes_no_result() -> None:
 
 def test_base_portfolio_is_the_mandate_at_tilt_zero() -> None:
     panel = prices()
-    setup = (panel, build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6)
+    setup = (panel, MarketPeriod(build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6))
     base = backtest(BasePortfolio(MandateConfig(tilt=0.8, trade_speed=0.1)), *setup)
     untilted = backtest(FixedScores(MandateConfig(tilt=0.0, trade_speed=0.1), skip=1000), *setup)
     assert base.weights == pytest.approx(untilted.weights, abs=1e-12)

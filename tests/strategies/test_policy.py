@@ -15,6 +15,7 @@ from finrl_pod_strategies.scheduled import ScheduledStrategy
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.backtest import Ledger, backtest, simulate, window_at
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.acting.member_accounts import run_members
@@ -85,7 +86,7 @@ def scored(agents: Sequence[AgentSnapshot], market: MarketTensor, rules: Environ
 
 def backtest_result(strategy: PolicyStrategy, source: Panel, rules: EnvironmentConfig) -> Any:
     market = build_market(source, strategy.feature_names, (0, len(source.times) - 1), rules.fill)
-    return backtest(strategy, source, market, FIRST, LAST, rules_of(rules), rules.cash)
+    return backtest(strategy, source, MarketPeriod(market, FIRST, LAST, rules_of(rules), rules.cash))
 
 
 @pytest.mark.parametrize("kind", ["equivariant", "linear", "mlp"])
@@ -113,7 +114,7 @@ def test_backtest_of_a_look_back_agent_equals_the_tournaments_score(encoder: str
     assert (strategy.lookback, strategy.feature_lookback) == (40, 40)
     (group,) = strategy.groups
     ledger = run_members(group.actor, group.params, market, rules, 5, LAST)
-    result = backtest(strategy, source, market, 5, LAST, rules_of(rules), rules.cash)
+    result = backtest(strategy, source, MarketPeriod(market, 5, LAST, rules_of(rules), rules.cash))
     np.testing.assert_allclose(result.equity, ledger.equity[:, 0].numpy(), rtol=1e-9)
     plain = {name: x if "lookback" not in name else torch.zeros_like(x) for name, x in group.params.items()}
     without = run_members(group.actor, plain, market, rules, 5, LAST)
@@ -297,7 +298,7 @@ def test_backtest_equals_the_environment(name: str) -> None:
         out = env.step(action.view(1, 1, -1))
         bar, account = out.observation
         equity.append(float(out.equity))
-    result = backtest(strategy, source, market, FIRST, FIRST + length, rules_of(rules), rules.cash)
+    result = backtest(strategy, source, MarketPeriod(market, FIRST, FIRST + length, rules_of(rules), rules.cash))
     # The engine marks a bar's equity after its fill, the environment before it: the costs of a bar lie between them.
     before = result.equity[1:] + result.costs[1:]
     np.testing.assert_allclose(before, equity[1:], rtol=2e-5)
@@ -355,7 +356,7 @@ def test_market_without_the_features_is_refused() -> None:
     strategy = PolicyStrategy([agent(market_of(source, rules), rules)])
     bare = build_market(source, ("return_1",), FIT)
     with pytest.raises(InputError, match="needs the features return_5, volatility_21"):
-        backtest(strategy, source, bare, FIRST, LAST, rules_of(rules), 1e6)
+        backtest(strategy, source, MarketPeriod(bare, FIRST, LAST, rules_of(rules), 1e6))
     with pytest.raises(RunError, match="needs the features of the decision bar"):
         strategy.target_weights(window_at(source, 320, 1), Positions(np.zeros(6), 1.0, 1e6))
 

@@ -8,7 +8,7 @@ from finrl_pod_strategies.scheduled import ScheduledStrategy
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.types import Floats, Positions, Window
 from tests.evaluate.conftest import build
 
@@ -35,7 +35,7 @@ def test_each_strategy_decides_from_its_start() -> None:
     close = np.exp(np.cumsum(np.random.default_rng(0).normal(0, 0.01, (12, 2)), 0))
     panel, market = build(close)
     schedule = ScheduledStrategy([(day(0), Hold(0)), (day(5), Hold(1))])
-    result = backtest(schedule, panel, market, 0, 11, ExecutionRules(0.0), 100.0)
+    result = backtest(schedule, panel, MarketPeriod(market, 0, 11, ExecutionRules(0.0), 100.0))
     held = result.weights.argmax(1)
     assert held[1:6].tolist() == [0] * 5  # decided at bars 0 to 4, filled a bar later
     assert held[6:].tolist() == [1] * 6
@@ -46,7 +46,9 @@ def test_each_strategy_decides_from_its_start() -> None:
 def test_account_holds_cash_before_the_first_start() -> None:
     close = np.ones((8, 2)) + np.arange(8)[:, None] / 100
     panel, market = build(close)
-    result = backtest(ScheduledStrategy([(day(4), Hold(0))]), panel, market, 0, 7, ExecutionRules(0.0), 100.0)
+    result = backtest(
+        ScheduledStrategy([(day(4), Hold(0))]), panel, MarketPeriod(market, 0, 7, ExecutionRules(0.0), 100.0)
+    )
     assert not result.weights[:5].any()
     assert result.weights[5:, 0] == pytest.approx(1.0)
 

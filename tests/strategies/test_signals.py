@@ -14,7 +14,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.types import BacktestResult, Panel
 
 DAYS = pd.date_range("2020-01-01", periods=8, freq="D")
@@ -38,7 +38,7 @@ def run(strategy: Signals, prices: Panel | None = None) -> BacktestResult:
     prices = prices or panel()
     last = len(prices.times) - 1
     market = build_market(prices, (), (0, last))
-    return backtest(strategy, prices, market, 0, last, ExecutionRules(cost_rate=0.0), 100.0)
+    return backtest(strategy, prices, MarketPeriod(market, 0, last, ExecutionRules(cost_rate=0.0), 100.0))
 
 
 def held(result: BacktestResult) -> list[str]:

@@ -11,7 +11,7 @@ from finrl_pod_strategies.user_strategy import load_user_strategy
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.user_files import is_file_reference
 from tests.evaluate.conftest import build
 
@@ -106,14 +106,14 @@ def test_invalid_decisions_are_reported_with_the_bar(tmp_path: Path, body: str, 
     )
     panel, market = build(50 + np.random.default_rng(0).normal(0, 1, (20, 3)).cumsum(0))
     with pytest.raises(InputError, match=message):
-        backtest(load_user_strategy(f"{path}:Bad"), panel, market, 2, 19, RULES, 1e4)
+        backtest(load_user_strategy(f"{path}:Bad"), panel, MarketPeriod(market, 2, 19, RULES, 1e4))
 
 
 def test_random_weights_depend_only_on_seed_and_date() -> None:
     panel, market = build(50 + np.random.default_rng(0).normal(0, 0.1, (90, 3)).cumsum(0))
-    one, again, other = (backtest(RandomWeights(s), panel, market, 3, 89, RULES, 1e4) for s in (1, 1, 2))
+    one, again, other = (backtest(RandomWeights(s), panel, MarketPeriod(market, 3, 89, RULES, 1e4)) for s in (1, 1, 2))
     np.testing.assert_array_equal(one.equity, again.equity)
     assert not np.allclose(one.equity, other.equity)
-    late = backtest(RandomWeights(1), panel, market, 20, 89, RULES, 1e4)
+    late = backtest(RandomWeights(1), panel, MarketPeriod(market, 20, 89, RULES, 1e4))
     np.testing.assert_allclose(late.weights[-1], one.weights[-1], atol=1e-3)
     assert ((one.weights.sum(1) <= 1 + 1e-9) & (one.weights >= 0).all(1)).all()

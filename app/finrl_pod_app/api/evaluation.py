@@ -10,6 +10,7 @@ fp.backtest(agent, market).plot()                     # on validation; split="te
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ from finrl_pod.errors import DataError, InputError, RunError
 from finrl_pod.evaluate.attribution import trades_table
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.files import read_json
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
@@ -115,13 +117,13 @@ def backtest(
     fit = (0, len(panel.times) - 1) if tested_strategy.feature_names else (first, last)
     market = build_market(panel, tested_strategy.feature_names, fit, settings.environment.fill)
     environment = settings.environment
-    rules = rules_of(environment)
-    baselines = run_references(tested_strategy.name, panel, market, first, last, rules, environment.cash)
+    period = MarketPeriod(market, first, last, rules_of(environment), environment.cash)
+    baselines = run_references(tested_strategy.name, panel, period)
     if strategy == "index":  # a market of one asset
         panel, market = index_market(panel, market.fill_rule)
-        rules = index_rules(rules)
+        period = dataclasses.replace(period, market=market, rules=index_rules(period.rules))
     identity = strategy_identity(tested_strategy)  # before a strategy changes its attributes
-    result = run_strategy(tested_strategy, panel, market, first, last, rules, environment.cash)
+    result = run_strategy(tested_strategy, panel, period)
     looks = None  # what fails shows nothing
     if counts_as_look and last >= _test_start(panel, settings if isinstance(prices, api.Setup) else None):
         looks = log_look(panel, Span(first, last), identity, f"backtest of {tested_strategy.name}").number
@@ -133,7 +135,7 @@ def backtest(
     if training_market is not None and training_market.panel.sha256 == panel.sha256:
         training_dates = training_market.config.splits.train
         in_sample_warning = in_sample(*training_dates, panel.times[first : last + 1], "the agent was trained")
-    return Backtest(result, bars_name, looks, trades_table(result, market, rules), baselines, in_sample_warning)
+    return Backtest(result, bars_name, looks, trades_table(result, market, period.rules), baselines, in_sample_warning)
 
 
 def _sample_for(strategy: Strategy) -> str:
@@ -170,11 +172,11 @@ def _backtest_champion(
         raise InputError(f"the champion of {folder} is tested under the run's own rules; leave out config")
     fix = f", or pass them: fp.backtest({str(folder)!r}, prices)"
     champion = prepare(folder, fix=fix, split=split, start=start, end=end, cost_bps=cost_bps)
-    first, last, rules, cash = champion.terms
-    result = run_strategy(champion.strategy, champion.panel, champion.market, first, last, rules, cash)
+    period = champion.market_period
+    result = run_strategy(champion.strategy, champion.panel, period)
     looks = champion.log_look()
-    trades = trades_table(result, champion.market, rules)
-    baselines = run_references(result.name, champion.panel, champion.market, *champion.terms)
+    trades = trades_table(result, champion.market, period.rules)
+    baselines = run_references(result.name, champion.panel, period)
     number_of_look = None if looks is None else looks.number
     return Backtest(result, champion.period or "dates", number_of_look, trades, baselines, champion.in_sample)
 
@@ -393,7 +395,7 @@ def walkforward(
 
 def judge(run: str | Path | TournamentResult) -> VerdictResult:
     """The verdict of a finished run, rule by rule. Raises RunError for a folder without one."""
-    from finrl_pod.promotion.gate import read_verdict
+    from finrl_pod.promotion.verdict import read_verdict
     from finrl_pod_app.report.records import report_of_run
 
     folder = _folder_of_run(run) or as_path(run, "a run must be its folder or a TournamentResult")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from finrl_pod.display import decimated, set_layout
+from finrl_pod.promotion.verdict import Rule
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
 from finrl_pod_app.report.palette import styles
-from finrl_pod_app.report.records import RuleResult
 from finrl_pod_app.report.verdict_text import rule_cells
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def walkforward_figure(runs: pd.DataFrame, folds: Sequence[Mapping[str, Any]]) -
     return figure
 
 
-def verdict_figure(rules: Sequence[RuleResult], title: str) -> Figure:
+def verdict_figure(rules: Sequence[Rule], title: str) -> Figure:
     """A table of the promotion rules with value and limit, in the colour of the outcome."""
     rows = []
     for rule in rules:

@@ -48,7 +48,7 @@ def load_prices(
     as bar="1h", adjusted=False, allow_gaps=True. Raises DataError for prices that cannot be used, InputError for other
     objects and unknown options.
     """
-    ReadOptions.checked(options)
+    ReadOptions.from_keywords(options)
     if isinstance(source, Panel):
         panel = source
     elif isinstance(source, pd.DataFrame):

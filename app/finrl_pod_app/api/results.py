@@ -20,6 +20,7 @@ from finrl_pod.evaluate.attribution import COLUMNS as TRADE_COLUMNS
 from finrl_pod.evaluate.metrics import METRIC_NAMES, METRICS
 from finrl_pod.files import read_json, read_regular, to_plain, write_json
 from finrl_pod.promotion.gate import significance_per_look
+from finrl_pod.promotion.verdict import Rule, Verdict
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.api.figures import (
@@ -42,7 +43,7 @@ from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
 from finrl_pod_app.report.edge_text import verdict_paragraph
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.mandate_text import comparison_sentence
-from finrl_pod_app.report.records import Comparison, RuleResult, RunReport, Verdict, parse_report
+from finrl_pod_app.report.records import Comparison, RunReport, parse_report
 from finrl_pod_app.report.verdict_text import next_sentence_in_python, rule_cells, verdict_lines
 
 if TYPE_CHECKING:
@@ -450,7 +451,7 @@ class VerdictResult(Document):
         context = {name: self.document[name] for name in RunReport().verdict_context() if name in self.document}
         return parse_report({"verdict": verdict, **context})
 
-    def _rules(self) -> tuple[RuleResult, ...]:
+    def _rules(self) -> tuple[Rule, ...]:
         verdict = self._report().verdict
         return verdict.rules if verdict else ()
 

@@ -13,6 +13,7 @@ from finrl_pod_app.report.columns import display_name
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from finrl_pod.promotion.trial_registry import StoredDataSet
     from finrl_pod_app.evaluation.audit import Audit
     from finrl_pod_app.report.records import RunReport
 
@@ -67,7 +68,7 @@ def show_rules(report: RunReport) -> None:
     console.print("Words explained: finrl-pod glossary", markup=False)
 
 
-def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]], last: int | None = None) -> None:
+def show_trials(path: str, data_sets: Sequence[StoredDataSet], last: int | None = None) -> None:
     """Print one line per data set, and its looks. last: number of looks of each; None for all."""
     console = make_console()
     if not data_sets:
@@ -77,8 +78,8 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]], last: int | N
     for name in ("data", "trials", "distinct", "runs", "looks", "last"):
         table.add_column(name, justify="left" if name in ("data", "last") else "right", no_wrap=True)
     for entry in data_sets:
-        numbers = (entry["trials"], entry["clustered"], entry["runs"], len(entry["looks"]))
-        table.add_row(_name(entry), *(f"{n:,}" for n in numbers), entry["last"][:10])
+        numbers = (entry.trials, entry.clustered, entry.runs, len(entry.looks))
+        table.add_row(entry.label, *(f"{n:,}" for n in numbers), entry.last[:10])
     console.print(table)
     console.print(
         "trials: agents and champions that were scored; distinct: clusters of trials that behave alike; the effective "
@@ -87,27 +88,23 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]], last: int | N
         markup=False,
     )
     for entry in data_sets:
-        listed_looks = entry["looks"] if last is None else entry["looks"][-last:]
-        if (count := len(entry["looks"]) - len(listed_looks)) > 0:
-            console.print(f"{_name(entry)}: {count} earlier look{'s' * (count > 1)}, see --all", markup=False)
+        listed_looks = entry.looks if last is None else entry.looks[-last:]
+        if (count := len(entry.looks) - len(listed_looks)) > 0:
+            console.print(f"{entry.label}: {count} earlier look{'s' * (count > 1)}, see --all", markup=False)
         for look in listed_looks:
-            number = f"look {look['number']} of {look['so_far']}"
-            bars = f"{look['first'][:10]} to {look['last'][:10]}"
-            line = f"{_name(entry)}: {number} at bars that overlap {bars}, on {look['made'][:10]} ({look['what']})"
+            number = f"look {look.number} of {look.so_far}"
+            bars = f"{look.first[:10]} to {look.last[:10]}"
+            line = f"{entry.label}: {number} at bars that overlap {bars}, on {look.made[:10]} ({look.what})"
             console.print(line, markup=False, soft_wrap=True)
     for entry in data_sets:
-        if entry["same_market"]:
-            other_names = ", ".join(entry["same_market"])
-            line = f"{_name(entry)} is the same market as {other_names}: looks at either count for both."
+        if entry.same_market:
+            other_names = ", ".join(entry.same_market)
+            line = f"{entry.label} is the same market as {other_names}: looks at either count for both."
             console.print(line, markup=False, soft_wrap=True)
-    if any("[" in _name(entry) for entry in data_sets):
+    if any("[" in entry.label for entry in data_sets):
         console.print(
             "[...]: prices that are not stored under that name any more, or a selection of its symbols.", markup=False
         )
-
-
-def _name(entry: Mapping[str, Any]) -> str:
-    return str(entry["label"])
 
 
 def show_walkforward(document: Mapping[str, Any]) -> None:

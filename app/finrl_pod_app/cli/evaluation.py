@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -84,7 +85,7 @@ def promote(
 ) -> None:
     """Show whether a run's champion is promoted, rule by rule. Exits with 1 if it is not."""
     check_run_folder(run_dir)
-    from finrl_pod.promotion.gate import read_verdict
+    from finrl_pod.promotion.verdict import read_verdict
     from finrl_pod_app.cli.console_evaluation import show_rules
 
     verdict = read_verdict(run_dir)
@@ -119,7 +120,7 @@ def trials(
     registry = TrialRegistry()
     data_sets = list_data_sets(registry, data)
     if as_json:
-        print_json({"register": str(registry.path), "data_sets": data_sets})
+        print_json({"register": str(registry.path), "data_sets": [dataclasses.asdict(entry) for entry in data_sets]})
     else:
         show_trials(str(registry.path), data_sets, None if every else last)
 
@@ -140,7 +141,7 @@ def walkforward(
 
     settings = load(config)
     check_panel(settings.data.name)
-    from finrl_pod.promotion.gate import Verdict
+    from finrl_pod.promotion.verdict import Verdict
     from finrl_pod_app.report.records import RunReport
     from finrl_pod_app.training.walkforward import run_walkforward
 

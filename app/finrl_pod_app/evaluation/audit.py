@@ -37,6 +37,7 @@ from finrl_pod.evaluate.audit.sensitivity import Sensitivity, sensitivity, sensi
 from finrl_pod.evaluate.audit.warmup import WARM_UP, check_warm_up
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.variations import backtest_recorded
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import release_freed_memory, release_mapped_pages
 from finrl_pod.promotion.gate import REFERENCE
@@ -388,9 +389,9 @@ def run_checks(
     )
     run(
         "look-ahead",
-        lambda: check_lookahead(deterministic, scope.probes, every_bar=scope.every_bar, ignored=failed_parts),
+        lambda: check_lookahead(deterministic, scope.probes, every_bar=scope.every_bar, ignored_names=failed_parts),
     )
-    run("warm-up", lambda: check_warm_up(deterministic, scope.warm_up_bars, ignored=failed_parts))
+    run("warm-up", lambda: check_warm_up(deterministic, scope.warm_up_bars, ignored_names=failed_parts))
     run("fills", lambda: check_fills(pipeline))
     run("data", lambda: check_data(pipeline.panel))
     is_broken = any(finding.part == PREPARATION for finding in findings)
@@ -406,12 +407,12 @@ def run_checks(
 
 def _cost_sensitivity(pipeline: Pipeline, reference: Strategy, bars: BarRange) -> Sensitivity:
     """Sensitivity of the first strategy of a pipeline, compared with a reference."""
-    panel = pipeline.prepared(pipeline.panel)
-    terms = (pipeline.build(panel), *bars, pipeline.rules, pipeline.cash)
+    panel = pipeline.prepare_panel(pipeline.panel)
+    period = MarketPeriod(pipeline.build(panel), *bars, pipeline.rules, pipeline.cash)
     strategy = fresh_copy(next(iter(pipeline.strategies.values())))
-    decisions = backtest_recorded(strategy, panel, *terms)[1].decisions
-    reference_decisions = backtest_recorded(fresh_copy(reference), panel, *terms)[1].decisions
-    return sensitivity(decisions, reference_decisions, *terms)
+    decisions = backtest_recorded(strategy, panel, period)[1].decisions
+    reference_decisions = backtest_recorded(fresh_copy(reference), panel, period)[1].decisions
+    return sensitivity(decisions, reference_decisions, period)
 
 
 def _market_builder(config: RunConfig, normaliser: Normaliser) -> Callable[[Panel], MarketTensor]:

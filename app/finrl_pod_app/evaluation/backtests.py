@@ -22,10 +22,10 @@ from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules, orders_of
 from finrl_pod.evaluate.variations import RecordingStrategy
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.gate import VERDICT_FILE
 from finrl_pod.promotion.trial_log import LookCount, log_look
+from finrl_pod.promotion.verdict import VERDICT_FILE
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
@@ -94,9 +94,10 @@ class BacktestInputs:
     orders: OrderRules | None = None
 
     @property
-    def terms(self) -> tuple[int, int, ExecutionRules, float]:
-        """The last four arguments of `backtest`."""
-        return self.first, self.last, rules_of(self.config.environment), self.config.environment.cash
+    def market_period(self) -> MarketPeriod:
+        """The period of the market that the strategy is tested in, under the rules of its config."""
+        environment = self.config.environment
+        return MarketPeriod(self.market, self.first, self.last, rules_of(environment), environment.cash)
 
     @property
     def description(self) -> str:
@@ -168,8 +169,8 @@ def run_backtest(
             if capacity and outcome.recording is not None:
                 report_parts["capacity"] = _capacity(inputs, outcome.recording, adv, on_account)
             if inputs.name != "index":
-                profit = attribution(outcome.results[inputs.name], inputs.market, inputs.terms[2])
-                report_parts["attribution"] = profit.plain()
+                profit = attribution(outcome.results[inputs.name], inputs.market, inputs.market_period.rules)
+                report_parts["attribution"] = {"by_asset": profit.by_asset(), "by_year": profit.by_year()}
                 tables["attribution"] = profit.table()
         if benchmark_account is not None:
             inputs.log_look(benchmark_account)
@@ -207,15 +208,11 @@ def _capacity(
     from finrl_pod.evaluate.capacity import capacity_curve
     from finrl_pod.evaluate.variations import backtest_recorded
 
-    market = inputs.market
-    (first, last, rules, _) = inputs.terms
-    strategy = inputs.strategy
-    is_champion = isinstance(strategy, PolicyStrategy)
+    period = inputs.market_period
+    is_champion = isinstance(inputs.strategy, PolicyStrategy)
     base = reference_strategy(inputs.config) if is_champion else make_baseline("equal_weight")
-    base_recording = backtest_recorded(base, inputs.panel, market, *inputs.terms)[1]
-    curve = capacity_curve(
-        recording, base_recording, market, first, last, rules, adv=adv, seed=inputs.config.seed, on_size=on_account
-    )
+    base_recording = backtest_recorded(base, inputs.panel, period)[1]
+    curve = capacity_curve(recording, base_recording, period, adv=adv, seed=inputs.config.seed, on_size=on_account)
     return {"base": base.name, "adv": adv, **curve.plain()}
 
 
@@ -228,12 +225,12 @@ def _on_weights(inputs: BacktestInputs, benchmark_account: BenchmarkAccount | No
     recorder = None if champion is None else MandateRecorder(champion)
     strategy = RecordingStrategy(recorder or inputs.strategy)
     strategy.orders = inputs.orders
-    on_prices = (inputs.panel, inputs.market, *inputs.terms)
+    on_prices = (inputs.panel, inputs.market_period)
     index = inputs.name == "index"
     result = run_baseline("index", *on_prices) if index else backtest(strategy, *on_prices)
     results = {inputs.name: result, **run_references(inputs.name, *on_prices)}
     if benchmark_account is not None and benchmark_account.strategy.name not in results:
-        results[benchmark_account.strategy.name] = benchmark_account.result(inputs.panel, inputs.market, *inputs.terms)
+        results[benchmark_account.strategy.name] = benchmark_account.result(*on_prices)
     if champion is not None:
         reference = reference_strategy(inputs.config)
         if reference.name not in results:
@@ -242,7 +239,7 @@ def _on_weights(inputs: BacktestInputs, benchmark_account: BenchmarkAccount | No
     if with_curve and inputs.name != "index" and inputs.orders is None:
         from finrl_pod.evaluate.variations import cost_curve
 
-        curve = cost_curve(strategy, inputs.market, *inputs.terms)
+        curve = cost_curve(strategy, inputs.market_period)
     return _Outcome(
         results,
         strategy,
@@ -252,15 +249,13 @@ def _on_weights(inputs: BacktestInputs, benchmark_account: BenchmarkAccount | No
     )
 
 
-def run_references(
-    tested_name: str, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
-) -> dict[str, BacktestResult]:
+def run_references(tested_name: str, panel: Panel, period: MarketPeriod) -> dict[str, BacktestResult]:
     """Backtests of the strategies that a tested one is shown next to, on its prices, bars and rules, by name.
 
     tested_name: strategy to leave out. A panel without an index has no result of it.
     """
     names = (name for name in REFERENCES if name != tested_name and (name != "index" or panel.benchmark is not None))
-    return {name: run_baseline(name, panel, market, first, last, rules, cash) for name in names}
+    return {name: run_baseline(name, panel, period) for name in names}
 
 
 def _mandate_parts(
@@ -294,21 +289,17 @@ def _on_paper(
     results: dict[str, BacktestResult] = {}
     order_counts: dict[str, int] = {}
     rules = ExecutionRules(cost_rate=float(terms.rules.cost_rate))
+    period = MarketPeriod(inputs.market, inputs.first, inputs.last, rules, terms.cash)
     for name in dict.fromkeys((inputs.name, *REFERENCES)):
         if name == "index":
             if inputs.panel.benchmark is not None or name == inputs.name:
-                results[name] = run_baseline(
-                    name, inputs.panel, inputs.market, inputs.first, inputs.last, rules, terms.cash
-                )
+                results[name] = run_baseline(name, inputs.panel, period)
             continue
         strategy = inputs.strategy if name == inputs.name else make_baseline(name)
         tested = terms.backtest(strategy, inputs.panel, inputs.market, inputs.first, inputs.last)
         results[name], order_counts[name] = tested
     if benchmark_account is not None and benchmark_account.strategy.name not in results:
-        period = (inputs.first, inputs.last)
-        results[benchmark_account.strategy.name] = benchmark_account.result(
-            inputs.panel, inputs.market, *period, rules, terms.cash
-        )
+        results[benchmark_account.strategy.name] = benchmark_account.result(inputs.panel, period)
     return _Outcome(
         results,
         rules=terms.description(),

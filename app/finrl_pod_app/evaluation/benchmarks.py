@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES, make_baseline, run_baseline
@@ -12,9 +12,9 @@ from finrl_pod_strategies.user_strategy import load_user_strategy, strategy_hash
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.protocols import Strategy
-from finrl_pod.types import BacktestResult, MarketTensor, Panel
+from finrl_pod.types import BacktestResult, Panel
 from finrl_pod.user_files import is_file_reference
 
 
@@ -25,16 +25,16 @@ class BenchmarkAccount:
     strategy: Strategy
     subject: str | None = None
 
-    def result(
-        self, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
-    ) -> BacktestResult:
-        """Backtest it on bars first to last, traded to exact weights. Raises InputError without an index."""
+    def result(self, panel: Panel, period: MarketPeriod) -> BacktestResult:
+        """Backtest it, traded to exact weights. Raises InputError without an index."""
         strategy = self.strategy
         if strategy.name in BASELINES and self.subject is None:
-            return run_baseline(strategy.name, panel, market, first, last, rules, cash)
-        if not set(strategy.feature_names) <= set(market.feature_names):
-            market = build_market(panel, strategy.feature_names, (0, len(panel.times) - 1), market.fill_rule)  # type: ignore[arg-type]
-        return backtest(strategy, panel, market, first, last, rules, cash)
+            return run_baseline(strategy.name, panel, period)
+        if not set(strategy.feature_names) <= set(period.market.feature_names):
+            fit = (0, len(panel.times) - 1)
+            market = build_market(panel, strategy.feature_names, fit, period.market.fill_rule)  # type: ignore[arg-type]
+            period = replace(period, market=market)
+        return backtest(strategy, panel, period)
 
 
 def find_benchmark(name: str, tested_name: str, panel: Panel) -> BenchmarkAccount:

@@ -19,6 +19,7 @@ from finrl_pod_strategies.user_strategy import UserStrategy
 from finrl_pod.data.splits import Splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.backtest import Ledger, backtest
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.gate import REFERENCE
@@ -80,10 +81,8 @@ def open_trial_log(
     """Trial log of a run. Backtests the reference on the validation split, on a market in CPU memory."""
     environment = config.environment
     validation = splits.validation
-    terms = (validation.first, validation.last, rules_of(environment), environment.cash)
-    return TrialLog(
-        registry, run.path, config, panel, validation, backtest(reference_strategy(config), panel, market, *terms)
-    )
+    period = MarketPeriod(market, validation.first, validation.last, rules_of(environment), environment.cash)
+    return TrialLog(registry, run.path, config, panel, validation, backtest(reference_strategy(config), panel, period))
 
 
 def champion_identity(config_sha256: str, run: RunDirectory, members: ChampionMembers) -> str:

@@ -45,7 +45,7 @@ class PaperRules:
         """Return the result over bars first..last and the number of orders."""
         sliced_orders = None if self.config is None else sliced_execution(self.config, panel)
         terms = (self.rules, self.cash, self.auction)
-        paper_backtest = backtest_paper(strategy, panel, market, first, last, *terms, sliced=sliced_orders)
+        paper_backtest = backtest_paper(strategy, panel, market, first, last, *terms, slicing=sliced_orders)
         return paper_backtest.result, len(paper_backtest.orders)
 
     def description(self) -> list[str]:

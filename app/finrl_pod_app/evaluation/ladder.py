@@ -21,6 +21,7 @@ from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.metrics import annual_turnover, bars_per_year, excess_returns, sharpe
 from finrl_pod.evaluate.significance import alpha_series
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.gate import CHAMPION
@@ -116,8 +117,9 @@ def _curves(
         ensemble_curve = champion
         if deployed_rung == START:
             ensemble = load_champion(run, ensemble_of(run, config))
-            terms = (span.first, span.last, rules_of(config.environment), config.environment.cash)
-            ensemble_curve = _curve(backtest(ensemble, context.panel, market, *terms))
+            rules = rules_of(config.environment)
+            period = MarketPeriod(market, span.first, span.last, rules, config.environment.cash)
+            ensemble_curve = _curve(backtest(ensemble, context.panel, period))
         curves[TRAINED] = ensemble_curve
     else:
         curves[deployed_rung] = champion

@@ -25,6 +25,7 @@ from finrl_pod.evaluate.stop_rule import active_band
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.promotion.edge import ActivePeriod, edge_test
 from finrl_pod.promotion.gate import CHAMPION
+from finrl_pod.promotion.verdict import Estimate, PartialEstimate
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats
 from finrl_pod_app.evaluation.champions import reference_strategy
@@ -33,9 +34,7 @@ from finrl_pod_app.report.edge_text import ACCOUNT
 from finrl_pod_app.report.records import (
     Added,
     Comparison,
-    Estimate,
     MandateUsage,
-    PartialEstimate,
     PracticallyBase,
     ReportParts,
     SharpePair,

@@ -10,27 +10,27 @@ from finrl_pod_strategies.baselines import run_baselines
 from finrl_pod_strategies.mandate_account import DesiredTilts, MandateRecorder
 from finrl_pod_strategies.policy import PolicyStrategy
 
-from finrl_pod.data.splits import Splits
+from finrl_pod.data.splits import Span, Splits
 from finrl_pod.errors import DataError
 from finrl_pod.evaluate.audit.pipeline import Status
 from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.dataset_fingerprint import is_demonstration
 from finrl_pod.promotion.gate import (
     BREAK_EVEN_COST_MULTIPLE,
     CHAMPION,
     PromotionEvidence,
-    Verdict,
     apply_gate,
     min_bars,
-    write_verdict,
 )
-from finrl_pod.promotion.gate import check as check_gate
 from finrl_pod.promotion.trial_log import TrialLog, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
+from finrl_pod.promotion.verdict import Verdict, write_verdict
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
+from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import GateConfig, RunConfig
 from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.tournament.selection import COMPARED_PROCEDURES, START_SIGNIFICANCE, ChampionMembers
@@ -89,7 +89,7 @@ def check(config: RunConfig, splits: Splits) -> None:
 
 def check_lengths(gate: GateConfig, validation: int, test: int) -> None:
     """Raise ConfigError for a threshold out of range, DataError for too few validation or test bars."""
-    check_gate(gate)
+    check_settings("gate.", gate)
     for name, bars, minimum in zip(("validation", "test"), (validation, test), min_bars(), strict=True):
         if bars < minimum:
             raise DataError(f"split {name} has {bars} bars, the verdict needs at least {minimum}; widen it")
@@ -112,22 +112,21 @@ def evaluate_champion(
     config, panel, splits, environment = context.config, context.panel, context.splits, context.config.environment
     champion, market = _champion_and_market(context, run, members)
     reference = reference_strategy(config)
-    terms = (rules_of(environment), environment.cash)
     on_stage("validating the champion and the baselines")
-    span = (splits.validation.first, splits.validation.last)
+    period = _period(market, splits.validation, config)
     recorders = {"validation": MandateRecorder(champion), "test": MandateRecorder(champion)}
     validation = {
-        CHAMPION: backtest(within_daemon_limits(recorders["validation"], config), panel, market, *span, *terms),
-        **run_baselines(panel, market, *span, *terms),
-        reference.name: backtest(reference, panel, market, *span, *terms),
+        CHAMPION: backtest(within_daemon_limits(recorders["validation"], config), panel, period),
+        **run_baselines(panel, period),
+        reference.name: backtest(reference, panel, period),
     }
     active_returns = log.champion(validation[CHAMPION])
     first, last = span_dates(panel, splits.test)
     subject = champion_identity(config.sha256, run, members)
     look = Look(panel.sha256, subject, first, last, f"champion of {run.path}, seed {config.seed}")
-    saved_verdict = registry.verdict(look)
+    verdict = registry.verdict(look)
     audit = None
-    if saved_verdict is None:
+    if verdict is None:
         audit = audit_champion(
             *(run, panel, config, members, context.last_decision, AuditScope(PROBES)),
             costs=False,
@@ -135,12 +134,12 @@ def evaluate_champion(
         )
     on_stage("testing the champion and the baselines")
     looks = registry.look(look, panel)
-    span = (splits.test.first, splits.test.last)
+    period = _period(market, splits.test, config)
     limited_champion = within_daemon_limits(recorders["test"], config)
-    result, decisions = backtest_recorded(limited_champion, panel, market, *span, *terms)
-    reference_result, base_decisions = backtest_recorded(reference, panel, market, *span, *terms)
-    test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms), reference.name: reference_result}
-    if saved_verdict is None:
+    result, decisions = backtest_recorded(limited_champion, panel, period)
+    reference_result, base_decisions = backtest_recorded(reference, panel, period)
+    test = {CHAMPION: result, **run_baselines(panel, period), reference.name: reference_result}
+    if verdict is None:
         highest = BREAK_EVEN_COST_MULTIPLE * environment.cost_bps
         evidence = PromotionEvidence(
             validation=validation,
@@ -148,7 +147,7 @@ def evaluate_champion(
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=environment.cost_bps,
-            break_even=break_even_cost(decisions, base_decisions, market, *span, *terms, at_least=highest),
+            break_even=break_even_cost(decisions, base_decisions, period, at_least=highest),
             failures=_messages(audit, "fail") if audit else None,
             warnings=_messages(audit, "warn") if audit else (),
             seed=config.seed,
@@ -157,18 +156,18 @@ def evaluate_champion(
             base=reference_base(config),
             is_demonstration=is_demonstration(panel),
         )
-        saved_verdict = registry.save_verdict(
-            look, apply_gate(_with_selection(evidence, run, config, members, log), config.gate).to_dict()
-        )
-    verdict = Verdict.from_dict(saved_verdict)
+        evidence = _with_selection(evidence, run, config, members, log)
+        verdict = registry.save_verdict(look, apply_gate(evidence, config.gate))
     write_verdict(run.path, verdict)
     desired_tilts = {
         name: recorders[name].desired_tilts(results[CHAMPION].times, len(panel.symbols))
         for name, results in (("validation", validation), ("test", test))
     }
-    return ChampionEvaluation(
-        validation, test, cost_curve(decisions, market, *span, *terms), verdict, audit, desired_tilts
-    )
+    return ChampionEvaluation(validation, test, cost_curve(decisions, period), verdict, audit, desired_tilts)
+
+
+def _period(market: MarketTensor, span: Span, config: RunConfig) -> MarketPeriod:
+    return MarketPeriod(market, span.first, span.last, rules_of(config.environment), config.environment.cash)
 
 
 def _messages(audit: Audit, status: Status) -> tuple[str, ...]:

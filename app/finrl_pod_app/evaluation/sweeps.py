@@ -264,16 +264,15 @@ def record_decisions(inputs: BacktestInputs, seed: int | None = None) -> Decisio
     For baselines, and for champions whose verdict already counted the look.
     """
     panel = inputs.panel
-    market = inputs.market
-    first, last, rules, cash = inputs.terms
+    period = inputs.market_period
     if inputs.name == "index":
-        panel, market = index_market(panel, market.fill_rule)
-        rules = index_rules(rules)
+        panel, market = index_market(panel, period.market.fill_rule)
+        period = dataclasses.replace(period, market=market, rules=index_rules(period.rules))
     strategy = RecordingStrategy(inputs.strategy)
     if orders_of(strategy) is not None:
         raise InputError(f"a sweep repeats decisions without stops and limits; {inputs.name} has some: use backtest")
-    backtest(strategy, panel, market, first, last, rules, cash)
-    return DecisionTable(inputs, market, strategy.table(market.times), seed)
+    backtest(strategy, panel, period)
+    return DecisionTable(inputs, period.market, strategy.table(period.market.times), seed)
 
 
 def group_by_market(tables: Sequence[DecisionTable]) -> list[list[DecisionTable]]:

@@ -19,7 +19,7 @@ from finrl_pod.evaluate.stop_rule import ActiveBand
 from finrl_pod.files import read_json
 from finrl_pod.paper.execution.trader import LoadedStrategy, StrategySource
 from finrl_pod.paper.settings import PaperConfig, allocations
-from finrl_pod.promotion.gate import VERDICT_FILE, read_verdict
+from finrl_pod.promotion.verdict import VERDICT_FILE, read_verdict
 from finrl_pod.registry.agent_registry import AgentRegistry
 from finrl_pod.registry.handover import check_strategy_name, last_handover, roll_back
 from finrl_pod.registry.records import Handover

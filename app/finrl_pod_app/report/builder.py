@@ -20,7 +20,7 @@ from finrl_pod.evaluate.tearsheet import (
     return_distribution,
     rolling_sharpe,
 )
-from finrl_pod.promotion.gate import Verdict
+from finrl_pod.promotion.verdict import Verdict
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig
 from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
 from finrl_pod_app.report.columns import CHAMPION

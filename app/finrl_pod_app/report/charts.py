@@ -16,11 +16,12 @@ import numpy as np
 from finrl_pod.display import dates, decimated, log_ticks
 from finrl_pod.evaluate.metrics import bars_per_year, drawdown, simple_returns
 from finrl_pod.evaluate.tearsheet import ROLLING_BARS, rolling_sharpe
+from finrl_pod.promotion.verdict import Histogram
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, percent
 from finrl_pod_app.report.palette import Style, area_colours, report_styles
 from finrl_pod_app.report.palette import styles as styles_of
-from finrl_pod_app.report.records import Band, CostPoint, Histogram
+from finrl_pod_app.report.records import Band, CostPoint
 
 NAMED_ASSETS = 9  # shown by name in the stacked area; the rest is one band
 MARGIN = 0.04  # of a log axis above and below its curves, as a share of their range

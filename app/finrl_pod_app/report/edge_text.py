@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from finrl_pod_app.report.columns import display_name, number, percent, return_interval
 
 if TYPE_CHECKING:
-    from finrl_pod_app.report.records import Edge, PracticallyBase, RunReport, Verdict, YearDifference
+    from finrl_pod.promotion.verdict import Edge, Verdict
+    from finrl_pod_app.report.records import PracticallyBase, RunReport, YearDifference
 
 ACCOUNT = 100_000  # account of the examples, in dollars
 DEMONSTRATION = (

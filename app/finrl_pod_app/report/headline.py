@@ -11,10 +11,11 @@ from finrl_pod.evaluate.active_management import effective_number
 from finrl_pod.evaluate.benchmark_metrics import EFFECTIVE_NUMBER
 from finrl_pod.evaluate.metrics import METRIC_BY_NAME, bars_per_year, drawdown
 from finrl_pod.evaluate.tearsheet import rolling_sharpe
+from finrl_pod.promotion.verdict import Metrics
 from finrl_pod.types import BacktestResult, Floats
 from finrl_pod_app.report.builder import subject_of
 from finrl_pod_app.report.columns import MISSING, display_name, metric_text, return_interval
-from finrl_pod_app.report.records import Metrics, RunReport
+from finrl_pod_app.report.records import RunReport
 
 LINE_POINTS = 60  # of a small line
 ANNUAL_RETURN = METRIC_BY_NAME["annual_return"]

@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING, Literal
 from finrl_pod_app.report.columns import MISSING, display_name, in_sentence, number, percent, return_interval, with_side
 
 if TYPE_CHECKING:
-    from finrl_pod_app.report.records import (
-        ActiveReturn,
-        Added,
-        Comparison,
-        Estimate,
-        MandateUsage,
-        RungPeriod,
-        RunReport,
-    )
+    from finrl_pod.promotion.verdict import Estimate
+    from finrl_pod_app.report.records import ActiveReturn, Added, Comparison, MandateUsage, RungPeriod, RunReport
 
 PERIODS = ("validation", "test")
 OFF_AT_ZERO = ("max_turnover", "volatility_target")

@@ -8,21 +8,18 @@ python -m finrl_pod_app.report.records > app/finrl_pod_app/report/report.schema.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+from typing import Literal, TypedDict
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, to_plain
+from finrl_pod.promotion.verdict import Estimate, Metrics, Number, Part, PartialEstimate, Verdict
 from finrl_pod.settings.run import GateConfig
 from finrl_pod_app.report.columns import CHAMPION
-
-if TYPE_CHECKING:
-    from finrl_pod.promotion import gate
 
 VERSION: Literal[1] = 1
 REPORT_FILE = "report.json"
@@ -34,40 +31,6 @@ PERIODS = {
     "all": ("all bars", "on all bars"),
     None: ("chosen dates", "on the chosen dates"),
 }
-
-
-def _finite(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _none_if_empty(value: object) -> object:
-    return value or None
-
-
-Number = Annotated[float | None, BeforeValidator(_finite)]  # NaN and infinity become None, null in JSON
-Metrics = Mapping[str, Number]  # metric or other statistic -> value
-
-
-class Part(BaseModel):
-    """A frozen part of a report."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class Estimate(Part):
-    """A value with the ends of its confidence interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-class PartialEstimate(Part):
-    """An estimate whose value or ends may be undefined or infinite."""
-
-    value: Number
-    low: Number
-    high: Number
 
 
 # ---------------------------------------------------------------------- prices and training
@@ -398,137 +361,6 @@ class Start(Part):
     samples_per_generation: tuple[int, ...] = ()
 
 
-# ---------------------------------------------------------------------- verdict
-
-
-class RuleResult(Part):
-    """One promotion rule."""
-
-    name: str
-    value: Number
-    limit: Number
-    passed: bool
-    sentence: str
-
-
-class Trials(Part):
-    """Counts of trials on the data: all, distinct ones, and the runs that they come from."""
-
-    raw: int
-    clustered: int
-    runs: int
-
-
-class AccountRisk(Part):
-    """Annual Sharpe ratio and volatility, and maximum drawdown (negative)."""
-
-    sharpe: Number
-    volatility: float
-    drawdown: float
-
-
-class CombinedTest(Part):
-    """A one-sided test of test and validation together, see `finrl_pod.promotion.edge.CombinedTest`."""
-
-    p_value: float
-    z_score: Number
-    test: Number
-    validation: Number = None
-    validation_selected: Number = None
-    expected_from_selection: Number = None
-    effective_trials: Number = None
-
-
-class EdgeTests(Part):
-    """Both tests for an edge, of the mean active return and of alpha."""
-
-    active: CombinedTest
-    alpha: CombinedTest
-    beta: Number
-    validation_weight: float = 0.0
-    selections: float = 1.0
-
-    @property
-    def deciding(self) -> CombinedTest:
-        """The test with the larger p-value."""
-        return self.active if self.active.p_value >= self.alpha.p_value else self.alpha
-
-
-class Edge(Part):
-    """The edge of a champion over its reference on test, see `finrl_pod.promotion.edge.Edge`."""
-
-    case: Literal["worse", "shown", "too_small", "too_little_data", "nothing_shown"]
-    p_active: float
-    p_alpha: float
-    p_value: float
-    level: float
-    beta: float
-    active_return: Estimate
-    alpha: Estimate
-    tracking_error: float
-    information_ratio: Number
-    detectable_ratio: float
-    years: float
-    minimum: float
-    account: AccountRisk
-    base: AccountRisk
-    tests: EdgeTests
-    interval_level: float
-    reference: str
-    portfolio: str
-    where: str
-    is_demonstration: bool
-
-
-class Histogram(Part):
-    """Counts [B] between edges [B + 1]."""
-
-    counts: tuple[float, ...]
-    edges: tuple[float, ...]
-
-
-class Overfitting(Part):
-    """Probability of backtest overfitting over a number of splits, and the logits of the ranks.
-
-    loss: probability of a loss out of sample. blocks: number of blocks of the period. trials: number of compared
-    trials.
-    """
-
-    pbo: float
-    splits: int
-    loss: Number = None
-    blocks: int = 0
-    trials: int = 0
-    logits: Histogram | None = None
-
-
-class Statistics(Part):
-    """Diagnostics of a verdict, see `finrl_pod.promotion.gate`; None where they cannot be computed."""
-
-    test_intervals: Mapping[str, PartialEstimate] | None = None
-    active_sharpe: Number = None
-    deflated_sharpe: Number = None
-    deflated_sharpe_clustered: Number = None
-    overfitting: Overfitting | None = None
-    probabilistic_sharpe: Number = None
-    minimum_track_record: Number = None
-    superior_ability: Metrics = {}
-    reality_check: Number = None
-    audit_warnings: tuple[str, ...] = ()
-
-
-class Verdict(Part):
-    """Whether a champion is promoted, and why, see `finrl_pod.promotion.gate.Verdict`."""
-
-    promoted: bool
-    reasons: tuple[str, ...]
-    rules: tuple[RuleResult, ...] = ()
-    trials: Annotated[Trials | None, BeforeValidator(_none_if_empty)] = None
-    looks: int = 0
-    edge: Annotated[Edge | None, BeforeValidator(_none_if_empty)] = None
-    statistics: Statistics = Statistics()
-
-
 # ---------------------------------------------------------------------- the report
 
 
@@ -611,9 +443,9 @@ class RunReport(Part):
         """The strategy that the report is about: the champion, else the first."""
         return CHAMPION if CHAMPION in self.test.strategies else next(iter(self.test.strategies), "")
 
-    def with_verdict(self, verdict: gate.Verdict) -> RunReport:
+    def with_verdict(self, verdict: Verdict) -> RunReport:
         """A copy with a verdict of the gate."""
-        return self.model_copy(update={"verdict": Verdict.model_validate(verdict.to_dict())})
+        return self.model_copy(update={"verdict": verdict})
 
     def verdict_context(self) -> dict[str, object]:
         """The parts that the first paragraph of a verdict needs besides the verdict, as JSON values."""

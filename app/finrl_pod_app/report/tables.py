@@ -8,6 +8,7 @@ from typing import Any
 
 from finrl_pod.evaluate.metrics import METRICS, Metric
 from finrl_pod.evaluate.tearsheet import compound_return
+from finrl_pod.promotion.verdict import Metrics, Rule
 from finrl_pod_app.report.columns import (
     CHAMPION,
     MISSING,
@@ -19,17 +20,7 @@ from finrl_pod_app.report.columns import (
 )
 from finrl_pod_app.report.mandate_text import added_rows, usage_periods, usage_rows
 from finrl_pod_app.report.palette import Style
-from finrl_pod_app.report.records import (
-    Added,
-    Champion,
-    CostPoint,
-    Costs,
-    Drawdown,
-    LeaderboardRow,
-    MandateUsage,
-    Metrics,
-    RuleResult,
-)
+from finrl_pod_app.report.records import Added, Champion, CostPoint, Costs, Drawdown, LeaderboardRow, MandateUsage
 from finrl_pod_app.report.verdict_text import rule_cells, rule_label
 
 MAX_LEADERBOARD_ROWS = 32
@@ -154,7 +145,7 @@ def costs_table(costs: Mapping[str, Costs], styles: Mapping[str, Style]) -> str:
     return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, is_wide=False)
 
 
-def gate_table(rules: Sequence[RuleResult], reasons: Sequence[str] = ()) -> str:
+def gate_table(rules: Sequence[Rule], reasons: Sequence[str] = ()) -> str:
     """Each promotion rule with its value, limit and outcome.
 
     reasons: explanations that the page has given already; if it has given all, their column is left out.
@@ -173,7 +164,7 @@ def gate_table(rules: Sequence[RuleResult], reasons: Sequence[str] = ()) -> str:
     return table(heads, body, is_wide=has_explanations)
 
 
-def _explanation(rule: RuleResult, reasons: Sequence[str]) -> str:
+def _explanation(rule: Rule, reasons: Sequence[str]) -> str:
     return SEE_ABOVE if rule.sentence in reasons else html.escape(rule.sentence)
 
 

@@ -16,8 +16,8 @@ from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number
 from finrl_pod_app.report.edge_text import verdict_paragraph
 
 if TYPE_CHECKING:
-    from finrl_pod.promotion.gate import Rule
-    from finrl_pod_app.report.records import Metrics, Overfitting, RuleResult, RunReport, Verdict
+    from finrl_pod.promotion.verdict import Metrics, OverfittingStatistics, Rule, Verdict
+    from finrl_pod_app.report.records import RunReport
 
 # What a rule measures, and the side of its limit on which it passes.
 _RULES = {
@@ -52,7 +52,7 @@ def rule_label(name: str) -> tuple[str, str]:
     return _RULES[name]
 
 
-def rule_cells(rule: Rule | RuleResult) -> tuple[str, str]:
+def rule_cells(rule: Rule | Rule) -> tuple[str, str]:
     """Value and limit of a rule with their units; a dash for a value that could not be computed."""
     above_all = rule.value is None and rule.name == "break_even" and rule.passed  # costs that were tried
     return "∞" if above_all else _with_unit(rule.name, rule.value), _with_unit(rule.name, rule.limit)
@@ -110,7 +110,7 @@ def _next_look(report: RunReport) -> str:
     )
 
 
-def overfitting_sentence(overfitting: Overfitting) -> str:
+def overfitting_sentence(overfitting: OverfittingStatistics) -> str:
     """The probability of backtest overfitting in words."""
     caution = (
         " Above that, ranking trials on validation says nothing good about other bars." if overfitting.pbo > 0.5 else ""

@@ -26,7 +26,7 @@ from finrl_pod.evaluate.audit.lookahead import check_lookahead
 from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.costs import BarLiquidity
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.market.rewards import Interval, StepReward
 from finrl_pod.market.rules import custom_cost
 from finrl_pod.paper.brokers.factory import missing_members
@@ -298,7 +298,7 @@ def _backtest_equity(strategy: Strategy, panel: Panel) -> Floats:
     market = build_market(panel, strategy.feature_names, (0, len(panel.times) - 1))
     window = max(getattr(strategy, "lookback", None) or 0, 60)
     first = min(window, BARS - 60)  # where the window is full, if the panel is long enough
-    return backtest(strategy, panel, market, first, BARS - 1, ExecutionRules(cost_rate=1e-3), CASH).equity
+    return backtest(strategy, panel, MarketPeriod(market, first, BARS - 1, ExecutionRules(cost_rate=1e-3), CASH)).equity
 
 
 # ---------------------------------------------------------------------- policies and algorithms

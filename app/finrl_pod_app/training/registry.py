@@ -10,7 +10,7 @@ from typing import Any
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import RegistryError
-from finrl_pod.promotion.gate import read_verdict
+from finrl_pod.promotion.verdict import read_verdict
 from finrl_pod.registry.agent_registry import AgentRegistry, champion_key
 from finrl_pod.registry.handover import check_strategy_name, hand_over, handovers, last_handover, strategies
 from finrl_pod.registry.records import AgentRecord, Champion

@@ -18,6 +18,7 @@ from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.data.splits import REWARD_LAG, Splits
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
+from finrl_pod.evaluate.significance import regression_slope
 from finrl_pod.native.threads import one_thread
 from finrl_pod.random import key
 from finrl_pod.rl.acting.closed_form import TiltReturns, scaled, solve, tilt_returns
@@ -178,7 +179,6 @@ def _scorer(
 
 def _information_ratio(active: Floats, base: Floats) -> float:
     """Mean over standard deviation of active returns [T] minus beta times the base returns [T]; 0 without risk."""
-    deviations = base - base.mean()
-    alpha = active - float(active @ deviations) / max(float(deviations @ deviations), 1e-300) * base
+    alpha = active - regression_slope(active, base) * base
     risk = float(alpha.std(ddof=1))
     return float(alpha.mean()) / risk if risk > 0 else 0.0

@@ -153,7 +153,7 @@ def run_tournament(
                     parts={
                         "champion": _champion(config, members, outcome),
                         "timing": _timing(outcome, time.perf_counter() - start),
-                        "attribution": profit.plain(),
+                        "attribution": {"by_asset": profit.by_asset(), "by_year": profit.by_year()},
                         "validation": {"strategies": strategies},
                         "looks_so_far": looks_so_far(panel, splits.test),
                         "base_score": base,

@@ -38,6 +38,7 @@ from finrl_pod.evaluate.seed_statistics import (
 )
 from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import read_json, to_plain, write_json, write_text
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.dataset_fingerprint import is_demonstration
 from finrl_pod.promotion.gate import (
@@ -45,12 +46,11 @@ from finrl_pod.promotion.gate import (
     CHAMPION,
     REFERENCE,
     PromotionEvidence,
-    Verdict,
     apply_gate,
-    write_verdict,
 )
 from finrl_pod.promotion.trial_log import span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
+from finrl_pod.promotion.verdict import Verdict, write_verdict
 from finrl_pod.settings.run import MAX_SEED, RunConfig, SplitConfig
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.progress import Progress, ProgressCallback
@@ -246,24 +246,26 @@ def report_walkforward(
     span = Span(fold_runs[0].fold.test.first, max(fold_run.fold.test.last for fold_run in fold_runs))
     names = fold_runs[0].champion().feature_names
     market = build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)
-    terms = (panel, market, span.first, span.last, rules_of(config.environment), config.environment.cash)
+    period = MarketPeriod(market, span.first, span.last, rules_of(config.environment), config.environment.cash)
     seeds = sorted({fold_run.seed for fold_run in fold_runs})
     first, last = span_dates(panel, span)
     look = Look(panel.sha256, _identity(config, fold_runs), first, last, f"walk-forward of {len(seeds)} seeds in {out}")
-    saved_verdict = registry.verdict(look)
-    failures, warnings = ((), ()) if saved_verdict else _audit_messages(fold_runs, on_stage)
+    verdict = registry.verdict(look)
+    failures, warnings = ((), ()) if verdict else _audit_messages(fold_runs, on_stage)
     on_stage("testing the champions of all folds")
     looks = registry.look(look, panel)
     champions = _schedule(panel, [(fold, _fold_champion(fold_runs, fold)) for fold in _folds(fold_runs)])
-    result, decisions = backtest_recorded(champions, *terms)
+    result, decisions = backtest_recorded(champions, panel, period)
     by_seed = {
-        seed: backtest(_schedule(panel, [(run.fold, run.champion()) for run in fold_runs if run.seed == seed]), *terms)
+        seed: backtest(
+            _schedule(panel, [(run.fold, run.champion()) for run in fold_runs if run.seed == seed]), panel, period
+        )
         for seed in seeds
     }
     reference = reference_strategy(config)
-    reference_result, base_decisions = backtest_recorded(reference, *terms)
-    results = {CHAMPION: result, **run_baselines(*terms), reference.name: reference_result}
-    if saved_verdict is None:
+    reference_result, base_decisions = backtest_recorded(reference, panel, period)
+    results = {CHAMPION: result, **run_baselines(panel, period), reference.name: reference_result}
+    if verdict is None:
         highest = BREAK_EVEN_COST_MULTIPLE * config.environment.cost_bps
         evidence = PromotionEvidence(
             validation=None,
@@ -272,7 +274,7 @@ def report_walkforward(
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=config.environment.cost_bps,
-            break_even=break_even_cost(decisions, base_decisions, *terms[1:], at_least=highest),
+            break_even=break_even_cost(decisions, base_decisions, period, at_least=highest),
             failures=failures,
             warnings=warnings,
             seed=config.seed,
@@ -281,8 +283,7 @@ def report_walkforward(
             where="out of sample",
             is_demonstration=is_demonstration(panel),
         )
-        saved_verdict = registry.save_verdict(look, apply_gate(evidence, config.gate).to_dict())
-    verdict = Verdict.from_dict(saved_verdict)
+        verdict = registry.save_verdict(look, apply_gate(evidence, config.gate))
     write_verdict(out, verdict)
     on_stage("writing the report")
     document = to_plain(_document(config, panel, fold_runs, by_seed, results, span, verdict))

@@ -15,7 +15,7 @@ import pandas as pd
 
 from finrl_pod.data.dates import as_utc
 from finrl_pod.data.panel import check_bar
-from finrl_pod.data.sources.frames import Retry, check_delivered, clip, panel_of_rows, unfinished
+from finrl_pod.data.sources.frames import Retry, check_delivered, clip, panel_of_rows, unfinished_bar
 from finrl_pod.errors import DataError, FetchError, SetupError
 from finrl_pod.masking import SecretMask
 from finrl_pod.types import Panel
@@ -30,15 +30,15 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _FLAWS = ("The tickers were chosen today: companies that failed or were bought in the meantime are easily left out.",)
 _EXTENDED = "Intraday bars of Alpaca include trades before the opening and after the close of the exchange."
-_IEX = "Prices and volumes are those of the IEX exchange only, a few percent of all trading."
+_IEX = "Prices and volumes come from the IEX exchange only, a few percent of all trading."
 
 
 @dataclass(frozen=True)
 class AlpacaSource:
     """Adjusted open, high, low, close and volume from Alpaca.
 
-    url: data host; None for the environment variable APCA_API_DATA_URL, else Alpaca's own. feed: "sip", "iex", or None
-    for the best available to the account.
+    url: data host; None for the environment variable APCA_API_DATA_URL, else the host of Alpaca. feed: "sip", "iex", or
+    None for the best available to the account.
     """
 
     name = "alpaca"
@@ -59,7 +59,7 @@ class AlpacaSource:
         # Alpaca sorts alphabetically; restore the requested order.
         rows["symbol"] = pd.Categorical(rows["symbol"], categories=list(dict.fromkeys(symbols)))
         rows = rows.sort_values(["symbol", "time"], kind="stable", ignore_index=True).astype({"symbol": str})
-        flaws = [*_FLAWS, *unfinished(rows, bar)]
+        flaws = [*_FLAWS, *unfinished_bar(rows, bar)]
         flaws += [_EXTENDED] if bar != "1d" else []
         flaws += [_IEX] if self.feed == "iex" else []
         return panel_of_rows(rows, bar=bar, source="alpaca", flaws=flaws, allow_gaps=True)
@@ -78,12 +78,12 @@ class AlpacaSource:
         keys = _keys()
         amount, unit = _AMOUNT_UNIT[bar]
         # A daily bar is dated midnight in New York, hours after midnight UTC: request one more day, clip later.
-        until = end + pd.Timedelta(days=1) if bar == "1d" else end
+        request_end = end + pd.Timedelta(days=1) if bar == "1d" else end
         request = StockBarsRequest(
             symbol_or_symbols=list(symbols),
             timeframe=TimeFrame(amount, TimeFrameUnit(unit)),
             start=start.to_pydatetime(warn=False),
-            end=until.to_pydatetime(warn=False),
+            end=request_end.to_pydatetime(warn=False),
             adjustment="all",
             feed=self.feed,
         )
@@ -97,7 +97,7 @@ class AlpacaSource:
         return answer
 
     def _client(self, key: str, secret: str) -> Any:
-        """alpaca-py's client with timeouts and one retry rule for all pages."""
+        """Client of alpaca-py with timeouts and one retry rule for all pages."""
         from alpaca.common.exceptions import APIError
         from alpaca.data.historical import StockHistoricalDataClient
 
@@ -123,10 +123,10 @@ class AlpacaSource:
 
 def _rows(answer: dict[str, list[dict[str, Any]]], bar: str) -> pd.DataFrame:
     """Long table; daily bars carry their New York date, intraday bars their start in UTC."""
-    parts = [pd.DataFrame(bars).assign(symbol=symbol) for symbol, bars in answer.items() if bars]
-    if not parts:
+    tables = [pd.DataFrame(bars).assign(symbol=symbol) for symbol, bars in answer.items() if bars]
+    if not tables:
         return pd.DataFrame({"time": pd.to_datetime([]), "symbol": []})
-    table = pd.concat(parts, ignore_index=True)
+    table = pd.concat(tables, ignore_index=True)
     lacking = [c for c in ("t", *_COLUMNS) if c not in table.columns]
     if lacking:
         raise FetchError(f"Alpaca's bars lack the field {lacking[0]!r}: nothing was stored")
@@ -137,7 +137,8 @@ def _rows(answer: dict[str, list[dict[str, Any]]], bar: str) -> pd.DataFrame:
 
 
 def _keys() -> tuple[str, str]:
-    key, secret = os.environ.get(KEY, "").strip(), os.environ.get(SECRET, "").strip()
+    key = os.environ.get(KEY, "").strip()
+    secret = os.environ.get(SECRET, "").strip()
     if not key or not secret:
         missing = " and ".join(n for n, v in ((KEY, key), (SECRET, secret)) if not v)
         raise SetupError(f"missing environment variables for Alpaca: {missing}; set them to your API keys")
@@ -146,8 +147,8 @@ def _keys() -> tuple[str, str]:
 
 def _check_url(url: str) -> None:
     """Keys are sent with every request: require https except on this machine."""
-    parts = urlsplit(url)
-    if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+    address = urlsplit(url)
+    if address.scheme == "https" or (address.scheme == "http" and address.hostname in _LOOPBACK):
         return
     raise DataError(f"{URL} must be an https address (http on this machine only), got {url!r}")
 

@@ -2,7 +2,7 @@
 
 A few megabytes of Parquet or gzip can expand to more than a machine has. Sizes that a file states are checked before
 anything is read; the child process enforces the others, so that the command line and the dashboard survive any file.
-The child leaves a validated panel in a temporary store, whose plain Parquet the parent reads.
+The child leaves a validated panel in a temporary store; the parent reads its plain Parquet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,10 @@ _POLL = 0.2  # seconds between two looks at a cancellation
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """Limits of an import. memory: of the child process beyond its start. size: uncompressed. Bytes and seconds."""
+    """Limits of an import in bytes and seconds.
+
+    memory: growth of the child process after its start. size: uncompressed size of the file.
+    """
 
     memory: int = 1_500_000_000
     seconds: float = 600.0
@@ -59,19 +62,32 @@ def read_bounded(
         if is_table(file.name):
             _check_stated_size(file, limits)
     with tempfile.TemporaryDirectory(prefix="finrl-pod-import-") as folder:
-        job = {
-            "path": str(path.absolute()),
-            "store": folder,
-            "options": options,
-            "limits": dataclasses.asdict(limits),
-            "parent": this_process(),
-        }
-        answer = _run(job, limits, path, cancelled)
-        panel = Store(folder).load(_PANEL)
-    return dataclasses.replace(panel, name=str(answer["name"]))
+        job = json.dumps(
+            {
+                "path": str(path.absolute()),
+                "store": folder,
+                "options": options,
+                "limits": dataclasses.asdict(limits),
+                "parent": this_process(),
+            }
+        )
+        name = _run(job, limits, path, cancelled)
+        return dataclasses.replace(Store(folder).load(_PANEL), name=name)
 
 
-def _run(job: Mapping[str, Any], limits: ReadLimits, path: Path, cancelled: Callable[[], bool]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Answer:
+    """What the child process writes: the name of the panel, or an error, or the fields of an `UnfitOptionsError`."""
+
+    name: str = ""
+    error: str = ""
+    problem: str = ""
+    options: dict[str, str] = dataclasses.field(default_factory=dict)
+    alternative: str = ""
+
+
+def _run(job: str, limits: ReadLimits, path: Path, cancelled: Callable[[], bool]) -> str:
+    """Name of the panel that the child process read. job: JSON text for `run_child`."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     child = subprocess.Popen(
         [sys.executable, "-P", "-c", _CODE],
@@ -81,55 +97,57 @@ def _run(job: Mapping[str, Any], limits: ReadLimits, path: Path, cancelled: Call
         text=True,
         env=environment,
     )
-    written: str | None = json.dumps(job)
+    child_input: str | None = job
     end = time.monotonic() + limits.seconds
     with child:
         while True:
             try:
-                output, trace = child.communicate(written, timeout=_POLL)
+                output, trace = child.communicate(child_input, timeout=_POLL)
                 break
             except subprocess.TimeoutExpired:
-                written = None  # the first call has it
-                late = time.monotonic() > end
-                if late or cancelled():
+                child_input = None  # the first call has it
+                is_late = time.monotonic() > end
+                if is_late or cancelled():
                     child.kill()
-                    why = f"took more than {limits.seconds:g} seconds to read: split it" if late else "was cancelled"
-                    raise DataError(f"{path.name} {why}") from None
+                    reason = (
+                        f"took more than {limits.seconds:g} seconds to read: split it" if is_late else "was cancelled"
+                    )
+                    raise DataError(f"{path.name} {reason}") from None
             except BaseException:
                 child.kill()
                 raise
     try:
-        answer: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
-    except (ValueError, IndexError):
+        answer = _Answer(**json.loads(output.strip().splitlines()[-1]))
+    except (ValueError, TypeError, IndexError):
         last = (trace.strip().splitlines() or [""])[-1]
         if child.returncode < 0 or not last or "alloc" in last.lower() or "MemoryError" in last:
             raise _too_large(path, limits) from None  # the child was killed, or a library failed to allocate
         raise DataError(f"{path.name} cannot be read: {last[:80]}") from None
-    if "unfit" in answer:
-        raise UnfitOptionsError(*answer["unfit"])
-    if "error" in answer:
-        raise DataError(str(answer["error"]))
-    return answer
+    if answer.problem:
+        raise UnfitOptionsError(answer.problem, answer.options, answer.alternative)
+    if answer.error:
+        raise DataError(answer.error)
+    return answer.name
 
 
 def run_child() -> None:
     """Read the file of the job on standard input; write its name or an error to standard output, as JSON."""
     job = json.load(sys.stdin)
     die_with_parent(job["parent"])
-    limits, path = ReadLimits(**job["limits"]), Path(job["path"])
+    limits = ReadLimits(**job["limits"])
+    path = Path(job["path"])
     _limit_memory(limits.memory)
-    answer: dict[str, Any]
     try:
         panel = read_file(path, **job["options"])
         Store(job["store"]).save(dataclasses.replace(panel, name=_PANEL))
-        answer = {"name": panel.name}
+        answer = _Answer(panel.name)
     except MemoryError:
-        answer = {"error": str(_too_large(path, limits))}
+        answer = _Answer(error=str(_too_large(path, limits)))
     except UnfitOptionsError as error:
-        answer = {"unfit": [error.problem, error.options, error.alternative]}
+        answer = _Answer(problem=error.problem, options=error.options, alternative=error.alternative)
     except FinrlPodError as error:
-        answer = {"error": str(error)}
-    sys.stdout.write(json.dumps(answer))
+        answer = _Answer(error=str(error))
+    sys.stdout.write(json.dumps(dataclasses.asdict(answer)))
 
 
 def _too_large(path: Path, limits: ReadLimits) -> DataError:
@@ -143,8 +161,8 @@ def _limit_memory(budget: int) -> None:
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + budget, used + budget))
+        memory_in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (memory_in_use + budget, memory_in_use + budget))
 
 
 def _check_stated_size(path: Path, limits: ReadLimits) -> None:
@@ -153,7 +171,7 @@ def _check_stated_size(path: Path, limits: ReadLimits) -> None:
         _check_parquet(path, limits)
         return
     try:
-        size, rows = _unpacked(path, limits) if path.name.lower().endswith(".gz") else (path.stat().st_size, 0)
+        size, rows = _unpacked_size(path, limits) if path.name.lower().endswith(".gz") else (path.stat().st_size, 0)
     except (OSError, EOFError, zlib.error):
         return  # reported by the reader
     _check("bytes uncompressed", size, limits.size, path)
@@ -166,24 +184,25 @@ def _check_parquet(path: Path, limits: ReadLimits) -> None:
 
     try:
         with path.open("rb") as file:
-            stated = pq.ParquetFile(file).metadata
-            size = sum(stated.row_group(i).total_byte_size for i in range(stated.num_row_groups))
+            metadata = pq.ParquetFile(file).metadata
+            size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
     except (OSError, pa.ArrowException):
         return  # reported by the reader
-    _check("rows", stated.num_rows, limits.rows, path)
-    _check("columns", stated.num_columns, limits.columns, path)
-    _check("bytes uncompressed", max(size, 8 * stated.num_rows * stated.num_columns), limits.size, path)
+    _check("rows", metadata.num_rows, limits.rows, path)
+    _check("columns", metadata.num_columns, limits.columns, path)
+    _check("bytes uncompressed", max(size, 8 * metadata.num_rows * metadata.num_columns), limits.size, path)
 
 
-def _unpacked(path: Path, limits: ReadLimits) -> tuple[int, int]:
+def _unpacked_size(path: Path, limits: ReadLimits) -> tuple[int, int]:
     """(bytes, lines) of a gzip file, counted up to the limits."""
     size = rows = 0
     with gzip.open(path) as file:
         while (chunk := file.read(_CHUNK)) and size <= limits.size and rows <= limits.rows:
-            size, rows = size + len(chunk), rows + chunk.count(b"\n")
+            size = size + len(chunk)
+            rows = rows + chunk.count(b"\n")
     return size, rows
 
 
-def _check(what: str, value: int, limit: int, path: Path) -> None:
+def _check(unit: str, value: int, limit: int, path: Path) -> None:
     if value > limit:
-        raise DataError(f"{path.name} has {value:,} {what}, and at most {limit:,} are read: split it")
+        raise DataError(f"{path.name} has {value:,} {unit}, and at most {limit:,} are read: split it")

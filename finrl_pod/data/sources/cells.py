@@ -1,4 +1,4 @@
-"""Times and numbers of a table's cells, which errors name by their line."""
+"""Parsing of times and numbers in the cells of a table; errors name the line."""
 
 from __future__ import annotations
 
@@ -39,58 +39,64 @@ def check_date_format(date_format: str) -> None:
 
 
 def parse_times(
-    column: pd.Series[Any], where: Callable[[int], str], bar: str, date_format: str | None = None
+    column: pd.Series[Any], location: Callable[[int], str], bar: str, date_format: str | None = None
 ) -> pd.Series[Any]:
     """Naive datetime64[ns] in UTC; for daily bars the calendar day as written.
 
-    date_format: of text, as in strftime; None for ISO 8601. Raises DataError naming the first invalid cell.
+    date_format: format of text for strftime; None for ISO 8601. Raises DataError naming the first invalid cell.
     """
     if isinstance(column.dtype, pd.DatetimeTZDtype) or pd.api.types.is_datetime64_dtype(column.dtype):
-        parsed = column
+        times = column
     else:
-        parsed = _parse_text(column.astype(str).str.strip(), where, bar, date_format)
-    missing = np.flatnonzero(parsed.isna())
+        times = _parse_text(column.astype(str).str.strip(), location, bar, date_format)
+    missing = np.flatnonzero(times.isna())
     if missing.size:
-        raise DataError(f"{where(int(missing[0]))}: the time is missing")
-    years = parsed.dt.year
-    beyond = np.flatnonzero((years < YEARS[0]) | (years > YEARS[1]))
-    if beyond.size:
-        row = int(beyond[0])
-        raise DataError(f"{where(row)}: years must be from {YEARS[0]} to {YEARS[1]}, got {years.iloc[row]}")
+        raise DataError(f"{location(int(missing[0]))}: the time is missing")
+    years = times.dt.year
+    invalid_years = np.flatnonzero((years < YEARS[0]) | (years > YEARS[1]))
+    if invalid_years.size:
+        row = int(invalid_years[0])
+        raise DataError(f"{location(row)}: years must be from {YEARS[0]} to {YEARS[1]}, got {years.iloc[row]}")
     if bar == "1d":
-        day: pd.Series[Any] = parsed.dt.tz_localize(None).dt.normalize().astype("datetime64[ns]")
+        day: pd.Series[Any] = times.dt.tz_localize(None).dt.normalize().astype("datetime64[ns]")
         return day
-    utc = parsed.dt.tz_convert("UTC").dt.tz_localize(None) if parsed.dt.tz is not None else parsed
+    utc = times.dt.tz_convert("UTC").dt.tz_localize(None) if times.dt.tz is not None else times
     moment: pd.Series[Any] = utc.astype("datetime64[ns]")
     return moment
 
 
-def _parse_text(text: pd.Series[Any], where: Callable[[int], str], bar: str, date_format: str | None) -> pd.Series[Any]:
+def _parse_text(
+    text: pd.Series[Any], location: Callable[[int], str], bar: str, date_format: str | None
+) -> pd.Series[Any]:
     """Parse dates and times, either all naive or all with a zone. Offsets may change, as with daylight saving."""
     zones = text.str.extract(_ZONE, expand=False).where(text.str.len() > len("2020-01-31"), None).fillna("")
     naive = zones == ""
-    other = np.flatnonzero(naive != naive.iloc[0])
-    if other.size and text.iloc[other[0]]:
-        first, second = (f"zone {z}" if z else "no zone" for z in (zones.iloc[0], zones.iloc[other[0]]))
+    zone_changes = np.flatnonzero(naive != naive.iloc[0])
+    if zone_changes.size and text.iloc[zone_changes[0]]:
+        first, second = (f"zone {z}" if z else "no zone" for z in (zones.iloc[0], zones.iloc[zone_changes[0]]))
         raise DataError(
-            f"{where(int(other[0]))}: mixed time zones, {second} after {first}: write a zone at all times or at none"
+            f"{location(int(zone_changes[0]))}: mixed time zones, {second} after {first}: write a zone at all times "
+            "or at none"
         )
     if date_format is not None:
-        parsed, example = pd.to_datetime(text, format=date_format, errors="coerce"), f"of the format {date_format[:80]}"
-        wrong = np.flatnonzero(parsed.isna())
+        times = pd.to_datetime(text, format=date_format, errors="coerce")
+        example = f"of the format {date_format[:80]}"
+        wrong = np.flatnonzero(times.isna())
     else:
         # A daily bar belongs to the day as written, whatever its offset.
-        dated = text.str.slice(0, len("2020-01-31")) if bar == "1d" and not naive.iloc[0] else text
-        parsed = pd.to_datetime(dated, format="ISO8601", errors="coerce", utc=bool(bar != "1d" and not naive.iloc[0]))
-        wrong = np.flatnonzero(parsed.isna() | ~text.str.match(_DATED))
+        date_text = text.str.slice(0, len("2020-01-31")) if bar == "1d" and not naive.iloc[0] else text
+        times = pd.to_datetime(
+            date_text, format="ISO8601", errors="coerce", utc=bool(bar != "1d" and not naive.iloc[0])
+        )
+        wrong = np.flatnonzero(times.isna() | ~text.str.match(_DATED))
         example = "such as 2020-01-31 or 2020-01-31T15:30Z"
     if wrong.size:
         row = int(wrong[0])
-        got = f"got {text.iloc[row]!r}" if text.iloc[row] else "it is blank"
+        problem = f"got {text.iloc[row]!r}" if text.iloc[row] else "it is blank"
         hint = "; for other formats pass --date-format, e.g. %d.%m.%Y for 31.01.2020 (date_format= in Python)"
         fix = hint if text.iloc[row] and not date_format and not find_date_formats(text) else ""
-        raise DataError(f"{where(row)}: the time must be a date {example}, {got}{fix}")
-    return parsed
+        raise DataError(f"{location(row)}: the time must be a date {example}, {problem}{fix}")
+    return times
 
 
 def find_date_formats(text: pd.Series[Any]) -> list[str]:
@@ -102,8 +108,8 @@ def find_date_formats(text: pd.Series[Any]) -> list[str]:
     sample = text.iloc[:SAMPLE]
     if text.empty or sample.str.match(_DATED).all():
         return []
-    known = [f"{day}{clock}" for day in _DAYS for clock in _CLOCKS]
-    likely = [form for form in known if pd.to_datetime(sample, format=form, errors="coerce").notna().all()]
+    formats = [f"{day}{clock}" for day in _DAYS for clock in _CLOCKS]
+    likely = [form for form in formats if pd.to_datetime(sample, format=form, errors="coerce").notna().all()]
     return [form for form in likely if pd.to_datetime(text, format=form, errors="coerce").notna().all()][:2]
 
 
@@ -119,7 +125,9 @@ def has_decimal_commas(text: pd.Series[Any]) -> bool:
     return bool(len(commas)) and bool(decimals) and not commas.str.fullmatch(r"[1-9]\d{0,2},\d{3}").all()
 
 
-def parse_numbers(column: pd.Series[Any], name: str, where: Callable[[int], str], decimal: str = ".") -> pd.Series[Any]:
+def parse_numbers(
+    column: pd.Series[Any], name: str, location: Callable[[int], str], decimal: str = "."
+) -> pd.Series[Any]:
     """Parse numbers to float64, NaN if blank. Raises DataError naming the first invalid cell.
 
     decimal: "." or ","; with a comma, dots and spaces separate thousands.
@@ -128,15 +136,15 @@ def parse_numbers(column: pd.Series[Any], name: str, where: Callable[[int], str]
         return column.astype(np.float64)
     text = column.fillna("").astype(str).str.strip() if column.hasnans else column.astype(str).str.strip()
     blank = text.str.lower().isin(_BLANK)
-    plain = text
+    number_text = text
     if decimal == ",":
-        plain = text.str.replace(r"[.\s](?=\d{3}(?:\D|$))", "", regex=True).str.replace(",", ".", regex=False)
-    numbers = pd.to_numeric(plain.mask(blank), errors="coerce").astype(np.float64)
+        number_text = text.str.replace(r"[.\s](?=\d{3}(?:\D|$))", "", regex=True).str.replace(",", ".", regex=False)
+    numbers = pd.to_numeric(number_text.mask(blank), errors="coerce").astype(np.float64)
     wrong = np.flatnonzero(numbers.isna() & ~blank)
     if wrong.size:
         row = int(wrong[0])
         example = "12.5" if decimal == "." else "12,5"
         thousands = decimal == "." and re.fullmatch(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", text.iloc[row])
         fix = "; remove commas of thousands, or pass --decimal , if they separate decimals" if thousands else ""
-        raise DataError(f"{where(row)}: {name} must be a number such as {example}, got {text.iloc[row]!r}{fix}")
+        raise DataError(f"{location(row)}: {name} must be a number such as {example}, got {text.iloc[row]!r}{fix}")
     return numbers

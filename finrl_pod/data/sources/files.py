@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finrl_pod.data.panel import between, select, without_repeats
+from finrl_pod.data.panel import without_repeats
 from finrl_pod.data.sources.cells import (
     check_date_format,
     find_date_formats,
@@ -60,10 +60,10 @@ class ReadOptions:
     """How a file of prices is read.
 
     bar: length of its bars. adjusted: prices are adjusted for splits and dividends; a column "adj close" then adjusts
-    open, high, low and close by its ratio to the close, else it is ignored. allow_gaps: bars missing between a ticker's
-    first and last become untradable instead of an error. drop_repeats: leave out bars on which every ticker repeats its
-    prices. symbol: ticker of a file without such a column. decimal: "." or ",". date_format: of dates that are not ISO
-    8601, as in strftime.
+    open, high, low and close by its ratio to the close, else it is ignored. allow_gaps: bars missing between the first
+    and last of a ticker become untradable instead of an error. drop_repeats: leave out bars on which every ticker
+    repeats its prices. symbol: ticker of a file without such a column. decimal: "." or ",". date_format: format for
+    strftime of dates that are not ISO 8601.
     """
 
     bar: str = "1d"
@@ -84,21 +84,15 @@ class ReadOptions:
             check_date_format(self.date_format)
 
     @classmethod
-    def checked(cls, options: Mapping[str, Any]) -> ReadOptions:
+    def from_keywords(cls, options: Mapping[str, Any]) -> ReadOptions:
         """The options of a call in Python. Raises InputError for an unknown one, else as the class."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        if unknown := [name for name in options if name not in known]:
-            raise InputError(f"there is no option {unknown[0]!r} for prices; {closest_key(unknown[0], known)}")
+        field_names = [field.name for field in dataclasses.fields(cls)]
+        if unknown := [name for name in options if name not in field_names]:
+            raise InputError(f"there is no option {unknown[0]!r} for prices; {closest_key(unknown[0], field_names)}")
         for name in ("adjusted", "allow_gaps", "drop_repeats"):
             if not isinstance(options.get(name, True), bool):
                 raise InputError(f"{name} must be True or False, got {options[name]!r}")
         return cls(**options)
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> ReadOptions:
-        """The options among the keys of a mapping, such as a manifest's query."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in names})
 
 
 class UnfitOptionsError(DataError):
@@ -109,10 +103,12 @@ class UnfitOptionsError(DataError):
     """
 
     def __init__(self, problem: str, options: Mapping[str, str], alternative: str = "") -> None:
-        self.problem, self.options, self.alternative = problem, dict(options), alternative
-        given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
+        self.problem = problem
+        self.options = dict(options)
+        self.alternative = alternative
+        flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
         python = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        super().__init__(f"{problem}; pass {given} ({python} in Python){self.choice}")
+        super().__init__(f"{problem}; pass {flags} ({python} in Python){self.choice}")
 
     @property
     def choice(self) -> str:
@@ -123,96 +119,87 @@ class UnfitOptionsError(DataError):
         return f"; with the {first} first the date format is {self.alternative}"
 
 
-@dataclass(frozen=True)
-class FileSource:
-    """A CSV or Parquet file as a `DataSource`."""
-
-    name = "file"
-
-    path: Path
-    adjusted: bool = True
-    allow_gaps: bool = False
-
-    def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str = "1d") -> Panel:
-        """Bars of `symbols` (all if empty) with start <= time <= end. Raises DataError naming the invalid line."""
-        panel = read_file(self.path, bar=bar, adjusted=self.adjusted, allow_gaps=self.allow_gaps)
-        return between(select(panel, symbols), start, end)
-
-
 def read_file(path: Path, **options: Any) -> Panel:
     """Read a CSV or Parquet file, or a folder with one for each ticker. options: the fields of `ReadOptions`.
 
-    Files of a folder are named by their tickers. Daily bars are dated by their time's own calendar day; intraday times
+    Files of a folder are named by their tickers. Daily bars are dated by the calendar day of their time; intraday times
     are converted to UTC. Raises DataError naming the invalid line (or row).
     """
-    chosen = ReadOptions.checked(options)
+    read_options = ReadOptions.from_keywords(options)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if is_table(file.name))
         if not files:
             raise DataError(f"the folder {path} has no file that ends in {', '.join(SUFFIXES)}")
         tickers = [without_suffix(file.name) for file in files]
-        parts = [
-            _read(file, dataclasses.replace(chosen, symbol=name)) for file, name in zip(files, tickers, strict=True)
+        tables = [
+            _read(file, dataclasses.replace(read_options, symbol=name))
+            for file, name in zip(files, tickers, strict=True)
         ]
-        _check_tickers(files, tickers, parts)
+        _check_tickers(files, tickers, tables)
     else:
-        parts = [_read(path, chosen)]
-    return _panel(parts, chosen, f"{'folder' if path.is_dir() else 'file'} {path.name}", without_suffix(path.name))
+        tables = [_read(path, read_options)]
+    return _panel(
+        tables, read_options, f"{'folder' if path.is_dir() else 'file'} {path.name}", without_suffix(path.name)
+    )
 
 
-def _check_tickers(files: Sequence[Path], tickers: Sequence[str], parts: Sequence[_LongPart | _WidePart]) -> None:
+def _check_tickers(files: Sequence[Path], tickers: Sequence[str], tables: Sequence[_LongPart | _WidePart]) -> None:
     """Raises DataError for two files that name the same ticker: the prices of both would become its own.
 
     Files that are named otherwise than their tickers, such as by year, may share them.
     """
-    named: dict[str, Path] = {}
-    for file, ticker, part in zip(files, tickers, parts, strict=True):
-        if isinstance(part, _LongPart) and set(part.rows["symbol"].unique()) == {ticker}:
-            if ticker in named:
+    file_by_ticker: dict[str, Path] = {}
+    for file, ticker, table in zip(files, tickers, tables, strict=True):
+        if isinstance(table, _LongPart) and set(table.rows["symbol"].unique()) == {ticker}:
+            if ticker in file_by_ticker:
                 raise DataError(
-                    f"{named[ticker].name} and {file.name} are both of the ticker {ticker}; remove or rename one"
+                    f"{file_by_ticker[ticker].name} and {file.name} are both of the ticker {ticker}; remove or rename "
+                    "one"
                 )
-            named[ticker] = file
+            file_by_ticker[ticker] = file
 
 
 def read_frame(frame: pd.DataFrame, *, name: str = "", source: str = "DataFrame", **options: Any) -> Panel:
     """Read a DataFrame as the file that it would be saved as; its rows may come in any order.
 
-    name, source: of the panel. options: the fields of `ReadOptions`. Raises DataError naming the invalid row.
+    name, source: name and source of the panel. options: fields of `ReadOptions`. Raises DataError naming the invalid
+    row.
     """
-    chosen = ReadOptions.checked(options)
-    return _panel([_of_cells(*table_of_frame(frame), chosen).sorted()], chosen, source, name)
+    read_options = ReadOptions.from_keywords(options)
+    return _panel([_of_cells(*table_of_frame(frame), read_options).sorted_by_time()], read_options, source, name)
 
 
-def _panel(parts: Sequence[_LongPart | _WidePart], chosen: ReadOptions, source: str, name: str) -> Panel:
+def _panel(tables: Sequence[_LongPart | _WidePart], read_options: ReadOptions, source: str, name: str) -> Panel:
     """The panel of all files."""
-    stated = taken_as(chosen.adjusted)
+    adjustment_note = taken_as(read_options.adjusted)
     options: dict[str, Any] = {
-        "bar": chosen.bar,
+        "bar": read_options.bar,
         "source": source,
         "name": name,
-        "adjusted": chosen.adjusted,
-        "flaws": tuple(dict.fromkeys([stated, *(note for part in parts for note in part.notes)])),
-        "allow_gaps": chosen.allow_gaps,
+        "adjusted": read_options.adjusted,
+        "flaws": tuple(dict.fromkeys([adjustment_note, *(note for table in tables for note in table.notes)])),
+        "allow_gaps": read_options.allow_gaps,
     }
-    if len(parts) == 1 and isinstance(parts[0], _WidePart):
-        wide = parts[0]
-        panel = panel_of_columns(wide.times, wide.symbols, wide.close, where=wide.where, **options)
+    if len(tables) == 1 and isinstance(tables[0], _WidePart):
+        wide_table = tables[0]
+        panel = panel_of_columns(
+            wide_table.times, wide_table.symbols, wide_table.close, location=wide_table.where, **options
+        )
     else:
-        panel = _panel_of_parts([part.long() if isinstance(part, _WidePart) else part for part in parts], options)
-    return without_repeats(panel) if chosen.drop_repeats else panel
+        panel = _panel_of_parts([table.long() if isinstance(table, _WidePart) else table for table in tables], options)
+    return without_repeats(panel) if read_options.drop_repeats else panel
 
 
-def _panel_of_parts(parts: Sequence[_LongPart], options: Mapping[str, Any]) -> Panel:
-    """The panel of all files' rows. options: of `panel_of_rows`."""
-    rows = pd.concat([part.rows for part in parts], ignore_index=True) if len(parts) > 1 else parts[0].rows
-    ends = np.cumsum([len(part.rows) for part in parts])
+def _panel_of_parts(tables: Sequence[_LongPart], options: Mapping[str, Any]) -> Panel:
+    """Join the rows of all files to a panel. options: arguments of `panel_of_rows`."""
+    rows = pd.concat([table.rows for table in tables], ignore_index=True) if len(tables) > 1 else tables[0].rows
+    ends = np.cumsum([len(table.rows) for table in tables])
 
     def where(row: int) -> str:
-        place = int(np.searchsorted(ends, row, "right"))
-        return parts[place].where(row - (int(ends[place - 1]) if place else 0))
+        table_number = int(np.searchsorted(ends, row, "right"))
+        return tables[table_number].where(row - (int(ends[table_number - 1]) if table_number else 0))
 
-    return panel_of_rows(rows, where=where, **options)
+    return panel_of_rows(rows, location=where, **options)
 
 
 @dataclass(frozen=True)
@@ -223,7 +210,7 @@ class _LongPart:
     where: Callable[[int], str]
     notes: tuple[str, ...] = ()
 
-    def sorted(self) -> _LongPart:
+    def sorted_by_time(self) -> _LongPart:
         """The rows of each ticker in order of time; tickers keep the order of their first row."""
         order = np.lexsort((self.rows["time"].to_numpy(), pd.factorize(self.rows["symbol"])[0]))
         rows = self.rows.iloc[order].reset_index(drop=True)
@@ -240,7 +227,7 @@ class _WidePart:
     where: Callable[[int], str]
     notes: tuple[str, ...] = ()
 
-    def sorted(self) -> _WidePart:
+    def sorted_by_time(self) -> _WidePart:
         """The rows in order of time."""
         order = np.argsort(self.times, kind="stable")
         return dataclasses.replace(
@@ -269,7 +256,7 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
     count: Rows = np.arange(len(cells))
     levels = cells.columns.nlevels > 1
     empty: tuple[str, ...] = ()
-    actions = {str(part).strip().lower() for name in cells.columns for part in (name if levels else (name,))} & set(
+    actions = {str(label).strip().lower() for name in cells.columns for label in (name if levels else (name,))} & set(
         ACTIONS
     )
     if levels:
@@ -281,26 +268,29 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
         names = {c: "close" if name == ADJUSTED_CLOSE else name for c, name in names.items()}
     time = next((c for c in cells.columns if names[c] in TIME_NAMES), None)
     if time is None:
-        listed = ", ".join(map(str, cells.columns[:SHOWN_NAMES]))
+        column_list = ", ".join(map(str, cells.columns[:SHOWN_NAMES]))
         raise DataError(
-            f"{file} has no time column (its columns: {listed}): it needs one named {' or '.join(TIME_NAMES)}. {SHAPES}"
+            f"{file} has no time column (its columns: {column_list}): it needs one named "
+            f"{' or '.join(TIME_NAMES)}. {SHAPES}"
         )
     symbol = next((c for c in cells.columns if names[c] in SYMBOL_NAMES), None)
     single = symbol is None and "close" in names.values()
     if single and options.symbol is None:
         problem = f"{file} has a column 'close' but no column 'symbol' that names the ticker"
-        others = [c for c in cells.columns if c != time and names[c] not in (*PANEL_COLUMNS, SECTOR, ADJUSTED_CLOSE)]
-        if words := next((c for c in others if _is_text(cells[c])), None):
+        candidates = [
+            c for c in cells.columns if c != time and names[c] not in (*PANEL_COLUMNS, SECTOR, ADJUSTED_CLOSE)
+        ]
+        if words := next((c for c in candidates if _is_text(cells[c])), None):
             raise DataError(f"{problem}: if {words!r} does, rename it to 'symbol'")
         ticker = re.fullmatch(r"[A-Za-z0-9^=.-]+", without_suffix(file)) if is_table(file) else None
         raise _unfit(problem, cells, time, options, symbol=ticker[0].upper() if ticker else "TICKER")
     if single:
         cells = cells.assign(symbol=str(options.symbol).strip())
         symbol = "symbol"
-    wide = symbol is None
+    is_wide = symbol is None
     values = [c for c in cells.columns if c not in (time, symbol) and not _IGNORED.fullmatch(names.get(c, c))]
     notes: tuple[str, ...] = (f"Tickers without any price were left out: {', '.join(empty)}.",) if empty else ()
-    if wide:
+    if is_wide:
         prices = [c for c in values if names[c] in ("open", "high", "low", ADJUSTED_CLOSE)]
         # OPEN and LOW are tickers too: capital letters beside other tickers.
         alone = all(c in prices or _VOLUME.fullmatch(names[c]) for c in values)
@@ -314,33 +304,33 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
         notes = (f"Columns of volumes were left out: {', '.join(volumes)}.",) if volumes else ()
     if not values or cells.empty:
         raise DataError(f"{file} holds no prices: it needs a column of closes and at least one row")
-    if not wide:
+    if not is_wide:
         unknown = [c for c in values if names[c] not in (*PANEL_COLUMNS, SECTOR, ADJUSTED_CLOSE)]
         if unknown:
-            known = ", ".join(("time", "symbol", *PANEL_COLUMNS, SECTOR, ADJUSTED_CLOSE))
+            known_names = ", ".join(("time", "symbol", *PANEL_COLUMNS, SECTOR, ADJUSTED_CLOSE))
             fix = "rename or remove it"
             if "close" not in names.values() and names[unknown[0]] in _CLOSES:
                 fix = "rename it to 'close' if it holds the closing prices"
-            raise DataError(f"{file}: unknown column {unknown[0]!r}; known are {known}: {fix}")
+            raise DataError(f"{file}: unknown column {unknown[0]!r}; known are {known_names}: {fix}")
 
     def where(row: int) -> str:
         place = origin.where(int(count[row]))
         return f"{place}, {cells['symbol'].iloc[row]}" if levels else place
 
     try:
-        return _parsed(cells, time, symbol, values, names, where, options, notes, file, with_actions=bool(actions))
+        return _parse_cells(cells, time, symbol, values, names, where, options, notes, file, with_actions=bool(actions))
     except DataError as error:
         raise _unfit(str(error), cells, time, options) from None
 
 
 def _is_text(values: pd.Series) -> bool:
     """Whether a column has different words, and no numbers."""
-    known = values.dropna()
-    return known.nunique() > 1 and bool(pd.to_numeric(known, errors="coerce").isna().all())
+    known_values = values.dropna()
+    return known_values.nunique() > 1 and bool(pd.to_numeric(known_values, errors="coerce").isna().all())
 
 
 def _unfit(problem: str, cells: pd.DataFrame, time: str, options: ReadOptions, symbol: str | None = None) -> DataError:
-    """The error for a problem with a file's cells: an `UnfitOptionsError` if other options read them.
+    """The error for a problem with cells of a file: an `UnfitOptionsError` if other options read them.
 
     symbol: a ticker, where the file has none.
     """
@@ -354,13 +344,13 @@ def _unfit(problem: str, cells: pd.DataFrame, time: str, options: ReadOptions, s
     return UnfitOptionsError(problem, fitting, *formats[1:]) if fitting else DataError(problem)
 
 
-def _parsed(
+def _parse_cells(
     cells: pd.DataFrame,
     time: str,
     symbol: str | None,
     values: Sequence[str],
     names: Mapping[str, str],
-    where: Callable[[int], str],
+    location: Callable[[int], str],
     options: ReadOptions,
     notes: tuple[str, ...],
     file: str,
@@ -368,25 +358,25 @@ def _parsed(
     with_actions: bool,
 ) -> _LongPart | _WidePart:
     """The times and numbers of the cells. time, symbol: columns; without a symbol the table is wide."""
-    wide = symbol is None
-    times = parse_times(cells[time], where, options.bar, options.date_format)
-    sector = next((c for c in values if not wide and names[c] == SECTOR), None)
-    if wide:
+    is_wide = symbol is None
+    times = parse_times(cells[time], location, options.bar, options.date_format)
+    sector = next((c for c in values if not is_wide and names[c] == SECTOR), None)
+    if is_wide:
         close = np.empty((len(cells), len(values)))
         for n, column in enumerate(values):  # one at a time: all of them would be a second copy
-            close[:, n] = parse_numbers(cells[column], column, where, options.decimal)
-        return _WidePart(times.to_numpy(), tuple(values), close, where, notes)
-    numbers = {c: parse_numbers(cells[c], c, where, options.decimal) for c in values if c != sector}
+            close[:, n] = parse_numbers(cells[column], column, location, options.decimal)
+        return _WidePart(times.to_numpy(), tuple(values), close, location, notes)
+    numbers = {c: parse_numbers(cells[c], c, location, options.decimal) for c in values if c != sector}
     symbols = cells[symbol].astype(str).str.strip()
     nameless = np.flatnonzero(symbols.eq("") | cells[symbol].isna())
     if nameless.size:
-        raise DataError(f"{where(int(nameless[0]))}: the ticker is missing")
+        raise DataError(f"{location(int(nameless[0]))}: the ticker is missing")
     rows = pd.DataFrame({"time": times, "symbol": symbols, **{names[c]: numbers[c] for c in numbers}})
     if sector is not None:
         rows[SECTOR] = cells[sector].astype(str).where(cells[sector].notna(), "").str.strip()
     if ADJUSTED_CLOSE in rows:
         if "close" not in rows:
-            raise DataError(f"{file} has a column 'adj close' but no 'close', which it adjusts: add or rename it")
+            raise DataError(f"{file} has a column 'adj close' but no 'close' that it adjusts: add or rename it")
         notes = (*notes, _ADJUSTED_NOTE[options.adjusted])
         if options.adjusted:
             rows, wrong = adjusted_rows(rows)
@@ -395,7 +385,7 @@ def _parsed(
             rows = rows.drop(columns=ADJUSTED_CLOSE)
     elif with_actions and options.adjusted:
         notes = (*notes, _ACTIONS_NOTE)
-    return _LongPart(rows, where, notes)
+    return _LongPart(rows, location, notes)
 
 
 _ACTIONS_NOTE = (

@@ -35,13 +35,13 @@ def panel_of_rows(
     adjusted: bool = True,
     flaws: Sequence[str] = (),
     allow_gaps: bool = False,
-    where: Callable[[int], str] | None = None,
+    location: Callable[[int], str] | None = None,
 ) -> Panel:
     """Build a panel from a long table, over the union of all tickers' bars.
 
-    rows: columns "time" (naive datetime64, UTC; for daily bars the session's date), "symbol" (str), panel columns
+    rows: columns "time" (naive datetime64, UTC; for daily bars the date of the session), "symbol" (str), panel columns
     (float64, NaN where missing) and optionally "sector" (str, one for each ticker). Tickers keep the order of their
-    first row. where: source of row i for messages.
+    first row. location: source of row i for messages.
     Raises DataError for no rows, duplicate bars, times of a ticker that decrease, a ticker without a sector or with
     several, and as `make_panel`.
     """
@@ -50,7 +50,7 @@ def panel_of_rows(
     codes, names = pd.factorize(rows["symbol"])
     symbols = [str(name) for name in names]
     times = rows["time"].to_numpy(dtype="datetime64[ns]")
-    _check_times(times, codes, symbols, bar, where)
+    _check_times(times, codes, symbols, bar, location)
     union, t = np.unique(times, return_inverse=True)
     shape = len(union), len(symbols)
     columns = {}
@@ -63,7 +63,7 @@ def panel_of_rows(
 
     def locate(t: int, n: int) -> str:
         row = int(origin[t, n])
-        return where(row) if where is not None and row >= 0 else ""
+        return location(row) if location is not None and row >= 0 else ""
 
     return make_panel(
         union,
@@ -73,7 +73,7 @@ def panel_of_rows(
         source=source,
         bar=bar,
         adjusted=adjusted,
-        sectors=_sectors(rows, codes, symbols, where) if "sector" in rows.columns else None,
+        sectors=_sectors(rows, codes, symbols, location) if "sector" in rows.columns else None,
         flaws=flaws,
         allow_gaps=allow_gaps,
         locate=locate,
@@ -86,43 +86,47 @@ def panel_of_columns(
     close: Floats,
     *,
     bar: str,
-    where: Callable[[int], str],
+    location: Callable[[int], str],
     **options: Any,
 ) -> Panel:
-    """Build a panel from a wide table, without the long one, which takes ten times its memory.
+    """Build a panel from a wide table, without the long one: it takes ten times the memory.
 
-    times: [T], as in `panel_of_rows`. close: [T, N], NaN where missing. where: source of row t for messages. options:
-    of `make_panel`. Raises DataError as `panel_of_rows`.
+    times: [T], as in `panel_of_rows`. close: [T, N], NaN where missing. location: source of row t for messages.
+    options: further arguments of `make_panel`. Raises DataError as `panel_of_rows`.
     """
     times = times.astype("datetime64[ns]")
-    _check_times(times, np.zeros(len(times), dtype=np.int64), symbols[:1], bar, where)  # all tickers have these
-    return make_panel(times, symbols, {"close": close}, bar=bar, locate=lambda t, _: where(t), **options)
+    _check_times(times, np.zeros(len(times), dtype=np.int64), symbols[:1], bar, location)  # all tickers have these
+    return make_panel(times, symbols, {"close": close}, bar=bar, locate=lambda t, _: location(t), **options)
 
 
 def _sectors(
     rows: pd.DataFrame,
     codes: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     symbols: Sequence[str],
-    where: Callable[[int], str] | None,
+    location: Callable[[int], str] | None,
 ) -> list[str]:
     """The sector of each symbol. Raises DataError for a ticker without a sector or with several."""
     text = rows["sector"].to_numpy(dtype=str)
     first = np.unique(codes, return_index=True)[1]
     for row in np.flatnonzero((text != text[first][codes]) | (text == ""))[:1]:
-        place = f"{where(int(row))}: " if where else ""
-        name, sector, expected = symbols[codes[row]], str(text[row]), str(text[first[codes[row]]])
-        got = f"the sectors {expected!r} and {sector!r}" if sector else "no sector"
-        raise DataError(f"{place}{name} has {got}: every ticker needs one, the same on all its bars")
+        prefix = f"{location(int(row))}: " if location else ""
+        name = symbols[codes[row]]
+        sector = str(text[row])
+        first_sector = str(text[first[codes[row]]])
+        fact = f"the sectors {first_sector!r} and {sector!r}" if sector else "no sector"
+        raise DataError(f"{prefix}{name} has {fact}: every ticker needs one, the same on all its bars")
     return [str(sector) for sector in text[first]]
 
 
-def check_delivered(symbols: Sequence[str], delivered: Sequence[str], source: str, reasons: Sequence[str] = ()) -> None:
-    """Raises FetchError naming the missing tickers, with the source's reasons if any."""
-    missing = [s for s in symbols if s not in set(delivered)]
+def check_delivered(
+    symbols: Sequence[str], delivered_symbols: Sequence[str], source: str, reasons: Sequence[str] = ()
+) -> None:
+    """Raises FetchError naming the missing tickers, with reasons of the source if any."""
+    missing = [s for s in symbols if s not in set(delivered_symbols)]
     if missing:
-        why = f" ({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
+        explanation = f" ({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
         raise FetchError(
-            f"{source} has no bars in that range for {', '.join(missing)}{why}: nothing was stored; "
+            f"{source} has no bars in that range for {', '.join(missing)}{explanation}: nothing was stored; "
             "correct the tickers or the dates, or leave them out"
         )
 
@@ -132,7 +136,7 @@ def clip(rows: pd.DataFrame, start: pd.Timestamp, end: pd.Timestamp) -> pd.DataF
     return rows[(rows["time"] >= start) & (rows["time"] <= end)].reset_index(drop=True)
 
 
-def unfinished(rows: pd.DataFrame, bar: str) -> tuple[str, ...]:
+def unfinished_bar(rows: pd.DataFrame, bar: str) -> tuple[str, ...]:
     """A flaw if the last bar may be incomplete: it began less than its length ago."""
     last = rows["time"].max()
     age = pd.Timestamp.now("UTC").tz_localize(None) - last
@@ -146,24 +150,26 @@ def _check_times(
     codes: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     symbols: Sequence[str],
     bar: str,
-    where: Callable[[int], str] | None,
+    location: Callable[[int], str] | None,
 ) -> None:
     """Raises DataError unless the times of each ticker increase from row to row."""
     order = np.argsort(codes, kind="stable")
-    same = np.diff(codes[order]) == 0
+    is_same_symbol = np.diff(codes[order]) == 0
     steps = np.diff(times[order].astype(np.int64))
-    wrong = np.flatnonzero(same & (steps <= 0)) + 1
+    wrong = np.flatnonzero(is_same_symbol & (steps <= 0)) + 1
     if not wrong.size:
         return
-    at = wrong[np.argmin(order[wrong])]
-    row, before = int(order[at]), int(order[at - 1])
-    place = f"{where(row)}: " if where else ""
-    symbol, time = symbols[codes[row]], stamp(times[row], bar)
-    if steps[at - 1] == 0:
+    wrong_row = wrong[np.argmin(order[wrong])]
+    row = int(order[wrong_row])
+    previous_row = int(order[wrong_row - 1])
+    prefix = f"{location(row)}: " if location else ""
+    symbol = symbols[codes[row]]
+    time = stamp(times[row], bar)
+    if steps[wrong_row - 1] == 0:
         fix = "remove one" if bar != "1d" else "remove one, or name the bar (--bar 1h, 15m or 1m) of intraday prices"
-        raise DataError(f"{place}{symbol} has two bars on {time}: {fix}")
+        raise DataError(f"{prefix}{symbol} has two bars on {time}: {fix}")
     raise DataError(
-        f"{place}{symbol} goes back in time, from {stamp(times[before], bar)} to {time}: sort the rows by time"
+        f"{prefix}{symbol} goes back in time, from {stamp(times[previous_row], bar)} to {time}: sort the rows by time"
     )
 
 
@@ -176,21 +182,21 @@ def adjusted_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = (rows[ADJUSTED_CLOSE] / rows["close"]).to_numpy(dtype=np.float64)
-    others = [name for name in ("open", "high", "low") if name in rows]
+    price_columns = [name for name in ("open", "high", "low") if name in rows]
     notes: list[str] = []
-    used = ratio.copy()
-    for row, level in _wrong_ratios(rows, ratio) if others else ():
-        used[row] = level
+    factors = ratio.copy()
+    for row, level in _wrong_ratios(rows, ratio) if price_columns else ():
+        factors[row] = level
         bar = rows.iloc[row]
         notes.append(
             f"{bar['symbol']} on {str(bar['time']).removesuffix(' 00:00:00')} has a close of {bar['close']:g} beside "
             f"an adj close of {bar[ADJUSTED_CLOSE]:g}, a ratio of {ratio[row]:.4g}, and {level:.4g} on the bars around "
-            f"it: one of the two is wrong; {' and '.join(others)} were adjusted by {level:.4g}."
+            f"it: one of the two is wrong; {' and '.join(price_columns)} were adjusted by {level:.4g}."
         )
     if len(notes) > MAX_NOTES:
         notes = [*notes[:MAX_NOTES], f"There are {len(notes) - MAX_NOTES} more bars with a wrong ratio of adj close."]
-    scaled = {name: rows[name] * used for name in others}
-    return rows.assign(**scaled, close=rows[ADJUSTED_CLOSE]).drop(columns=ADJUSTED_CLOSE), tuple(notes)
+    scaled_columns = {name: rows[name] * factors for name in price_columns}
+    return rows.assign(**scaled_columns, close=rows[ADJUSTED_CLOSE]).drop(columns=ADJUSTED_CLOSE), tuple(notes)
 
 
 def _wrong_ratios(rows: pd.DataFrame, ratio: Floats) -> list[tuple[int, float]]:
@@ -198,20 +204,20 @@ def _wrong_ratios(rows: pd.DataFrame, ratio: Floats) -> list[tuple[int, float]]:
 
     The first and the last bar of a ticker have one side only: there a split cannot be told from a wrong price.
     """
-    found: list[tuple[int, float]] = []
+    wrong_rows: list[tuple[int, float]] = []
     codes = pd.factorize(rows["symbol"])[0]
     usable = np.isfinite(ratio) & (ratio > 0)
     order = np.lexsort((rows["time"].to_numpy(), codes))
     order = order[usable[order]]
-    for own in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
-        logs = pd.Series(np.log(ratio[own]))
-        before = logs.rolling(NEIGHBOURS, min_periods=1).median().shift(1).to_numpy()
-        after = logs[::-1].rolling(NEIGHBOURS, min_periods=1).median().shift(1)[::-1].to_numpy()
-        outside = (logs > np.maximum(before, after) + RATIO_TOLERANCE) | (
-            logs < np.minimum(before, after) - RATIO_TOLERANCE
+    for symbol_rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        logs = pd.Series(np.log(ratio[symbol_rows]))
+        level_before = logs.rolling(NEIGHBOURS, min_periods=1).median().shift(1).to_numpy()
+        level_after = logs[::-1].rolling(NEIGHBOURS, min_periods=1).median().shift(1)[::-1].to_numpy()
+        is_outside = (logs > np.maximum(level_before, level_after) + RATIO_TOLERANCE) | (
+            logs < np.minimum(level_before, level_after) - RATIO_TOLERANCE
         )
-        found += [(int(own[i]), float(np.exp(before[i]))) for i in np.flatnonzero(outside)]
-    return found
+        wrong_rows += [(int(symbol_rows[i]), float(np.exp(level_before[i]))) for i in np.flatnonzero(is_outside)]
+    return wrong_rows
 
 
 @dataclass(frozen=True)

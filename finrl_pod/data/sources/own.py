@@ -1,4 +1,4 @@
-"""Sources of the user's own as a `DataSource`: what their code raises or returns wrongly becomes one sentence."""
+"""Custom sources as a `DataSource`: what their code raises or returns wrongly becomes one sentence."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ from finrl_pod.user_files import error_text, stdout_to_stderr, unpinned
 
 
 class OwnSource:
-    """The object of a class with fetch(symbols, start, end, bar), which returns a Panel or a DataFrame.
+    """The object of a class with fetch(symbols, start, end, bar) that returns a Panel or a DataFrame.
 
-    name: the object's, if it has one, else that of its class.
+    name: attribute `name` of the object, else the name of its class.
     """
 
-    def __init__(self, reference: str, made: Any) -> None:
+    def __init__(self, reference: str, source: Any) -> None:
         """reference: file.py:Class or package.module:Class, for messages."""
-        self._made, self._described = made, f"the source {unpinned(reference)}"
-        name = getattr(made, "name", None)
-        self.name = name if isinstance(name, str) else type(made).__name__
+        self._source = source
+        self._description = f"the source {unpinned(reference)}"
+        name = getattr(source, "name", None)
+        self.name = name if isinstance(name, str) else type(source).__name__
 
     def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str) -> Panel:
         """Bars with start <= time <= end; symbols may be missing.
 
         Raises InputError for a fetch with other arguments, FetchError if it fails, DataError for what is not prices.
         """
-        given = (symbols, start, end, bar)
+        arguments = (symbols, start, end, bar)
         try:
-            inspect.signature(self._made.fetch).bind(*given)
+            inspect.signature(self._source.fetch).bind(*arguments)
         except TypeError as error:
-            raise InputError(f"{self._described} must have fetch(symbols, start, end, bar): {error}") from None
+            raise InputError(f"{self._description} must have fetch(symbols, start, end, bar): {error}") from None
         try:
             with stdout_to_stderr():
-                fetched = self._made.fetch(*given)
+                prices = self._source.fetch(*arguments)
         except FinrlPodError:
             raise
         except Exception as error:
-            raise FetchError(f"{self._described} failed: {error_text(error)}") from error
-        if isinstance(fetched, pd.DataFrame):
-            fetched = self._panel(fetched, bar)
-        if not isinstance(fetched, Panel):
-            raise DataError(f"{self._described} must return a Panel or a DataFrame, got {type(fetched).__name__}")
-        return between(dataclasses.replace(fetched, name=fetched.name or self.name), start, end)
+            raise FetchError(f"{self._description} failed: {error_text(error)}") from error
+        if isinstance(prices, pd.DataFrame):
+            prices = self._panel(prices, bar)
+        if not isinstance(prices, Panel):
+            raise DataError(f"{self._description} must return a Panel or a DataFrame, got {type(prices).__name__}")
+        return between(dataclasses.replace(prices, name=prices.name or self.name), start, end)
 
     def _panel(self, frame: pd.DataFrame, bar: str) -> Panel:
         try:
@@ -59,4 +60,4 @@ class OwnSource:
             reason = reason.replace(
                 "pass --allow-gaps (allow_gaps=True in Python)", "return fp.load_prices(frame, allow_gaps=True)"
             )
-            raise DataError(f"{self._described} returned a DataFrame that cannot be used: {reason}") from error
+            raise DataError(f"{self._description} returned a DataFrame that cannot be used: {reason}") from error

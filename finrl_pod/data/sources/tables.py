@@ -28,7 +28,7 @@ ACTIONS = ("dividends", "stock splits", "capital gains", "repaired?")  # of no u
 class Origin:
     """Where cells are from. word, offset: row i is "line i + offset" of a CSV, "row i + offset" of a Parquet file.
 
-    labels: columns that name a row of a DataFrame, which has no editor to look up its number in.
+    labels: columns that name a row of a DataFrame, as no editor shows its number.
     """
 
     file: str
@@ -38,20 +38,20 @@ class Origin:
 
     def where(self, row: int) -> str:
         """Place of a row, for messages."""
-        place = f"{self.file}, {self.word} {row + self.offset}"
+        location = f"{self.file}, {self.word} {row + self.offset}"
         if self.labels is None:
-            return place
-        return f"{place} ({', '.join(str(x).removesuffix(' 00:00:00') for x in self.labels.iloc[row])})"
+            return location
+        return f"{location} ({', '.join(str(x).removesuffix(' 00:00:00') for x in self.labels.iloc[row])})"
 
 
 def is_table(name: str) -> bool:
-    """Whether a file's name has one of `SUFFIXES`; hidden files, such as the ._ companions of macOS, are none."""
+    """Whether a file name has one of `SUFFIXES`; hidden files, such as the ._ companions of macOS, are none."""
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def without_suffix(name: str) -> str:
-    """A file's name without its suffix: BRK.B of BRK.B.csv, whose other dots belong to a ticker."""
-    suffix = max((known for known in SUFFIXES if name.lower().endswith(known)), key=len, default="")
+    """File name without its suffix: BRK.B for BRK.B.csv, as other dots belong to a ticker."""
+    suffix = max((candidate for candidate in SUFFIXES if name.lower().endswith(candidate)), key=len, default="")
     return name[: len(name) - len(suffix)]
 
 
@@ -81,18 +81,18 @@ def table_of_frame(frame: pd.DataFrame) -> tuple[pd.DataFrame, Origin]:
             "it needs at most three together, as by frame.stack() or frame.reset_index()"
         )
     heads = _heads(frame)
-    timed, named = (any(name in names for name in heads) for names in (TIME_NAMES, SYMBOL_NAMES))
+    has_time, has_symbol = (any(name in names for name in heads) for names in (TIME_NAMES, SYMBOL_NAMES))
     for i in range(frame.index.nlevels):
         level = frame.index.get_level_values(i)
         name = str(level.name).strip().lower()
-        dated = isinstance(level, pd.DatetimeIndex | pd.PeriodIndex) or name in TIME_NAMES
-        if not timed and (dated or (frame.index.nlevels == 1 and level.dtype.kind == "O")):
+        is_dated = isinstance(level, pd.DatetimeIndex | pd.PeriodIndex) or name in TIME_NAMES
+        if not has_time and (is_dated or (frame.index.nlevels == 1 and level.dtype.kind == "O")):
             times = level.to_timestamp() if isinstance(level, pd.PeriodIndex) else level
             table.insert(0, ("time", "") if frame.columns.nlevels > 1 else "time", times, allow_duplicates=True)
-            timed = True
-        elif not named and (name in SYMBOL_NAMES or (frame.index.nlevels > 1 and not dated)):
+            has_time = True
+        elif not has_symbol and (name in SYMBOL_NAMES or (frame.index.nlevels > 1 and not is_dated)):
             table.insert(0, "symbol", level, allow_duplicates=True)
-    if not timed:
+    if not has_time:
         raise DataError(
             "a DataFrame of closes needs dates as its index (a DatetimeIndex, by pd.to_datetime), or columns date, "
             f"symbol and close; its index is {type(frame.index).__name__}, its columns are "
@@ -135,7 +135,7 @@ def long_of_levels(
 
     Rows without any value are left out: the ticker has no bar there. Raises DataError if neither level has fields.
     """
-    pairs = [tuple(str(part).strip() for part in column) for column in cells.columns]
+    pairs = [tuple(str(table).strip() for table in column) for column in cells.columns]
     time = next((i for i, pair in enumerate(pairs) if pair[0].lower() in TIME_NAMES), None)
     values = [i for i in range(len(pairs)) if i != time]
     level = next(
@@ -145,17 +145,21 @@ def long_of_levels(
         raise DataError(
             f"{file} has two levels of column names: one must name fields ({', '.join(_FIELDS)}) and the other tickers"
         )
-    parts, rows, empty = [], [], []
+    tables = []
+    rows = []
+    empty = []
     for ticker in dict.fromkeys(pairs[i][1 - level] for i in values):
-        own = [i for i in values if pairs[i][1 - level] == ticker and pairs[i][level].lower() not in ACTIONS]
-        part = pd.DataFrame({pairs[i][level]: cells.iloc[:, i] for i in own})
-        known = np.flatnonzero((part.notna() & (part.astype(str).apply(lambda c: c.str.strip()) != "")).any(axis=1))
-        empty += [] if known.size else [ticker]
-        part.insert(0, "symbol", ticker)
-        part.insert(0, "time", cells.iloc[:, time])
-        parts.append(part.iloc[known])
-        rows.append(known)
-    return pd.concat(parts, ignore_index=True), np.concatenate(rows), tuple(empty)
+        field_columns = [i for i in values if pairs[i][1 - level] == ticker and pairs[i][level].lower() not in ACTIONS]
+        table = pd.DataFrame({pairs[i][level]: cells.iloc[:, i] for i in field_columns})
+        value_rows = np.flatnonzero(
+            (table.notna() & (table.astype(str).apply(lambda c: c.str.strip()) != "")).any(axis=1)
+        )
+        empty += [] if value_rows.size else [ticker]
+        table.insert(0, "symbol", ticker)
+        table.insert(0, "time", cells.iloc[:, time])
+        tables.append(table.iloc[value_rows])
+        rows.append(value_rows)
+    return pd.concat(tables, ignore_index=True), np.concatenate(rows), tuple(empty)
 
 
 def _read_csv(path: Path) -> tuple[pd.DataFrame, int]:
@@ -168,7 +172,8 @@ def _read_csv(path: Path) -> tuple[pd.DataFrame, int]:
             if header.shape[1] == 1:  # spreadsheets use them where a comma separates decimals
                 separator = next((mark for mark in OTHER_SEPARATORS if mark in str(header.iat[0, 0])), ",")
                 header = _csv(path, header=None, nrows=1, sep=separator)
-            names, first_line = [str(name).strip() for name in header.iloc[0]], 2
+            names = [str(name).strip() for name in header.iloc[0]]
+            first_line = 2
             levels = _level_rows(path, names, separator)
             if levels is None:
                 names = [INDEX_NAME, *names[1:]] if names and not names[0] and len(names) > 1 else names
@@ -178,7 +183,8 @@ def _read_csv(path: Path) -> tuple[pd.DataFrame, int]:
                 table = _csv(path, sep=separator, header=None, skiprows=levels)
                 first, second = (_csv(path, sep=separator, header=None, nrows=1, skiprows=i).iloc[0] for i in (0, 1))
                 columns = [("time", ""), *zip(first[1:], second[1:], strict=True)]
-                table, first_line = table.set_axis(pd.MultiIndex.from_tuples(columns), axis=1), levels + 1
+                table = table.set_axis(pd.MultiIndex.from_tuples(columns), axis=1)
+                first_line = levels + 1
     except pd.errors.ParserWarning:
         raise DataError(f"{path.name} is not a regular table: lines have more cells than its header") from None
     except pd.errors.EmptyDataError:
@@ -223,11 +229,11 @@ def _csv(path: Path, **options: Any) -> pd.DataFrame:
 
 
 def check_names(names: Sequence[str], file: str) -> None:
-    """Raises DataError for duplicate or empty column names, which pandas would rename."""
-    for place, name in enumerate(names):
+    """Raises DataError for duplicate or empty column names, as pandas would rename them."""
+    for position, name in enumerate(names):
         if not name:
-            raise DataError(f"{file}: column {place + 1} has no name: give it one or remove it")
-        if name in names[:place]:
+            raise DataError(f"{file}: column {position + 1} has no name: give it one or remove it")
+        if name in names[:position]:
             raise DataError(f"{file} has the column {name!r} twice: remove one")
 
 
@@ -239,7 +245,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         with path.open("rb") as file:
             # Without threads: see data/store.py.
             read = pq.ParquetFile(file, pre_buffer=False).read(use_threads=False)
-            # Arrow's columns are freed as they are converted, instead of two copies at the end.
+            # Columns of Arrow are freed as they are converted, instead of two copies at the end.
             table: pd.DataFrame = read.to_pandas(use_threads=False, split_blocks=True, self_destruct=True)
             del read
     except (OSError, pa.ArrowException) as error:
@@ -250,9 +256,9 @@ def _read_parquet(path: Path) -> pd.DataFrame:
             raise DataError(f"{path.name} has {table.columns.nlevels} levels of column names: it needs at most two")
         table.insert(0, ("time", ""), table.index)
         return table.reset_index(drop=True)
-    known = (*TIME_NAMES, *SYMBOL_NAMES)
-    kept = [name for name in table.index.names if name in table.columns]  # set_index(..., drop=False)
-    table = table.droplevel(kept) if len(kept) < table.index.nlevels else table.reset_index(drop=True)
-    if table.index.nlevels > 1 or str(table.index.name).lower() in known:
+    known_names = (*TIME_NAMES, *SYMBOL_NAMES)
+    index_columns = [name for name in table.index.names if name in table.columns]  # set_index(..., drop=False)
+    table = table.droplevel(index_columns) if len(index_columns) < table.index.nlevels else table.reset_index(drop=True)
+    if table.index.nlevels > 1 or str(table.index.name).lower() in known_names:
         table = table.reset_index()
     return table

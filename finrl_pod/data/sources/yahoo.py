@@ -12,7 +12,7 @@ import pandas as pd
 
 from finrl_pod.data.dates import as_utc
 from finrl_pod.data.panel import check_bar
-from finrl_pod.data.sources.frames import Retry, check_delivered, clip, panel_of_rows, unfinished
+from finrl_pod.data.sources.frames import Retry, check_delivered, clip, panel_of_rows, unfinished_bar
 from finrl_pod.errors import FetchError, SetupError
 from finrl_pod.types import PRICE_COLUMNS, Panel
 
@@ -28,7 +28,7 @@ _FLAWS = (
 class YahooSource:
     """Adjusted open, high, low, close and volume of regular trading hours from Yahoo Finance.
 
-    session: a requests or curl_cffi session to use instead of yfinance's own.
+    session: a requests or curl_cffi session to use instead of the session of yfinance.
     """
 
     name = "yfinance"
@@ -43,16 +43,17 @@ class YahooSource:
         """
         check_bar(bar)
         start, end = as_utc(start), as_utc(end)
-        parts, reasons = [], []
+        tables = []
+        reasons = []
         for symbol in symbols:
-            part, reason = self._history(symbol, start, end, bar)
-            if part is None or part.empty:
+            table, reason = self._history(symbol, start, end, bar)
+            if table is None or table.empty:
                 reasons.append(reason or "no bars")
             else:
-                parts.append(part)
-        rows = clip(pd.concat(parts, ignore_index=True), start, end) if parts else pd.DataFrame({"symbol": []})
+                tables.append(table)
+        rows = clip(pd.concat(tables, ignore_index=True), start, end) if tables else pd.DataFrame({"symbol": []})
         check_delivered(symbols, list(rows["symbol"].unique()), "Yahoo", reasons)
-        flaws = (*_FLAWS, *unfinished(rows, bar))
+        flaws = (*_FLAWS, *unfinished_bar(rows, bar))
         return panel_of_rows(rows, bar=bar, source="yfinance", flaws=flaws, allow_gaps=True)
 
     def _history(
@@ -66,14 +67,14 @@ class YahooSource:
         except ImportError:
             raise SetupError("yfinance is not installed: pip install 'finrl-pod[sources]'") from None
 
-        # Yahoo's end is exclusive. Daily bars are requested by date, intraday bars by time (Yahoo limits their span).
+        # The end is exclusive. Daily bars are requested by date, intraday bars by time (Yahoo limits their span).
         if bar == "1d":
             window = {"start": start.date(), "end": (end.floor("D") + pd.Timedelta(days=1)).date()}
         else:
             window = {"start": start.tz_localize("UTC"), "end": (end + pd.Timedelta(seconds=1)).tz_localize("UTC")}
 
         def request() -> Any:
-            # yfinance caches responses, including failures, which would make retries useless.
+            # yfinance caches responses, including failures: retries would be useless.
             YfData.cache_get.cache_clear()
             ticker = yfinance.Ticker(symbol, session=self.session)
             return ticker.history(**window, interval=bar, auto_adjust=True, actions=False, timeout=self.retry.timeout)
@@ -98,7 +99,7 @@ class YahooSource:
 
 
 def _rows(history: pd.DataFrame, symbol: str, bar: str) -> pd.DataFrame:
-    """Convert yfinance's table to long rows, dated by session for daily bars and in UTC for intraday ones."""
+    """Convert a table of yfinance to long rows, dated by session for daily bars and in UTC for intraday ones."""
     index = pd.DatetimeIndex(history.index)
     times = index.normalize() if bar == "1d" else index.tz_convert("UTC")
     columns = {c: history[c.capitalize()].astype("float64").to_numpy() for c in PRICE_COLUMNS}
@@ -110,9 +111,9 @@ def _rows(history: pd.DataFrame, symbol: str, bar: str) -> pd.DataFrame:
 def _raising(yfinance: Any) -> Iterator[None]:
     """Make yfinance raise errors instead of logging them and returning an empty table."""
     debug = yfinance.config.debug
-    before = debug.hide_exceptions
+    previous_setting = debug.hide_exceptions
     debug.hide_exceptions = False
     try:
         yield
     finally:
-        debug.hide_exceptions = before
+        debug.hide_exceptions = previous_setting

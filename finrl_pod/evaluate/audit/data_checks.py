@@ -19,7 +19,7 @@ from finrl_pod.user_files import imported_modules, written_path
 CHECK = "data"
 EXTERNAL_CHECK = "external data"
 ABSURD_GROWTH = 1.1  # annual log growth: the account triples in a year
-# Functions that open files in C, C++ or Rust, where Python's audit hooks see nothing.
+# Functions that open files in C, C++ or Rust, where audit hooks of Python see nothing.
 UNSEEN_READERS = {
     *(
         "read_parquet",
@@ -37,13 +37,13 @@ UNSEEN_MODULES = {"duckdb", "fastparquet", "h5py", "netCDF4", "pyreadr", "tables
 
 
 def check_data(panel: Panel) -> list[Finding]:
-    """Report the panel's stated flaws and those its checks find; a broken rule is a failure."""
-    found = check(panel)
-    hard = [Finding(CHECK, "fail", flaw.symbol or "prices", flaw.message) for flaw in found if flaw.hard]
-    soft = {flaw.message: flaw for flaw in found if not flaw.hard}
-    known = dict.fromkeys((*panel.flaws, *sentences(found)))
-    warned = [Finding(CHECK, "warn", _part(text, soft), text, _bar(text, soft, panel)) for text in known if text]
-    return hard + warned or [Finding(CHECK, "pass", "prices", "The data has no known flaws.")]
+    """Report flaws that the panel states or that checks find; a broken rule is a failure."""
+    flaws = check(panel)
+    hard = [Finding(CHECK, "fail", flaw.symbol or "prices", flaw.message) for flaw in flaws if flaw.hard]
+    soft = {flaw.message: flaw for flaw in flaws if not flaw.hard}
+    messages = dict.fromkeys((*panel.flaws, *sentences(flaws)))
+    warnings = [Finding(CHECK, "warn", _part(text, soft), text, _bar(text, soft, panel)) for text in messages if text]
+    return hard + warnings or [Finding(CHECK, "pass", "prices", "The data has no known flaws.")]
 
 
 def _part(text: str, soft: Mapping[str, Flaw]) -> str:
@@ -59,10 +59,10 @@ def _bar(text: str, soft: Mapping[str, Flaw], panel: Panel) -> str | None:
     return str(np.datetime64(time).astype("datetime64[D]" if panel.bar == "1d" else "datetime64[m]"))
 
 
-def opened_file_findings(opened: Iterable[OpenedFile]) -> list[Finding]:
+def opened_file_findings(files: Iterable[OpenedFile]) -> list[Finding]:
     """A warning for each file or connection that user code opened."""
     readers: dict[str, list[str]] = {}
-    for entry in opened:
+    for entry in files:
         names = readers.setdefault(entry.target, [])
         if (name := written_path(Path(entry.reader)).name) not in names:
             names.append(name)
@@ -104,9 +104,9 @@ def _unseen_readers(text: str) -> set[str]:
     return names | (imported_modules(text) & UNSEEN_MODULES)
 
 
-def growth_findings(name: str, of: Sensitivity, cost: float) -> list[Finding]:
+def growth_findings(name: str, sensitivity: Sensitivity, cost: float) -> list[Finding]:
     """A warning if a strategy grows at an absurd rate at a cost in basis points."""
-    growth = dict(zip(of.costs, of.growth, strict=True)).get(cost, of.growth[0])
+    growth = dict(zip(sensitivity.costs, sensitivity.growth, strict=True)).get(cost, sensitivity.growth[0])
     if growth <= ABSURD_GROWTH:
         return []
     message = (

@@ -16,6 +16,7 @@ from finrl_pod.evaluate.audit.pipeline import (
     record_decisions,
     rollout,
 )
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.memory import release_freed_memory, release_mapped_pages
 from finrl_pod.types import Floats
 
@@ -30,31 +31,31 @@ MIXER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, as in Fibon
 def check_determinism(pipeline: Pipeline, bars: int = BARS) -> list[Finding]:
     """Build markets, decisions and environments twice and require bitwise equality.
 
-    Features are compared on all bars, decisions of the first strategy on `bars` bars after training, and those of
-    further ones (members of an ensemble) on `MEMBER_BARS`. One market is kept at a time.
+    Features are compared on all bars, decisions of the first strategy on `bars` bars after training, and decisions
+    of members of an ensemble on `MEMBER_BARS`. One market is kept at a time.
     """
-    one = _observe(pipeline, bars)
-    release_freed_memory()  # its market, which an environment in a reference cycle would keep
-    other = _observe(pipeline, bars)
-    found = []
-    for name, rows in one.rows.items():
-        if not np.array_equal(rows, other.rows[name]):
-            found.append(failure(pipeline, name, int((rows != other.rows[name]).argmax())))
+    first_build = _observe(pipeline, bars)
+    release_freed_memory()  # an environment in a reference cycle would keep the market
+    second_build = _observe(pipeline, bars)
+    findings = []
+    for name, rows in first_build.rows.items():
+        if not np.array_equal(rows, second_build.rows[name]):
+            findings.append(failure(pipeline, name, int((rows != second_build.rows[name]).argmax())))
     first = pipeline.out_of_sample
-    for name, decisions in one.decisions.items():
-        for i, (a, b) in enumerate(zip(decisions, other.decisions[name], strict=True)):
+    for name, decisions in first_build.decisions.items():
+        for i, (a, b) in enumerate(zip(decisions, second_build.decisions[name], strict=True)):
             if (a is None) != (b is None) or (a is not None and b is not None and not np.array_equal(a, b)):
-                found.append(failure(pipeline, f"strategy {name}", first + i))
+                findings.append(failure(pipeline, f"strategy {name}", first + i))
                 break
-    different = first_difference(one.steps, other.steps, 0.0)
-    if different is not None:
-        found.append(failure(pipeline, f"the environment's {different[0]}", different[1]))
+    difference = first_difference(first_build.steps, second_build.steps, 0.0)
+    if difference is not None:
+        findings.append(failure(pipeline, f"the environment's {difference[0]}", difference[1]))
     message = "Two builds from the same seed are identical."
-    return found or [Finding(CHECK, "pass", pipeline.name, message)]
+    return findings or [Finding(CHECK, "pass", pipeline.name, message)]
 
 
 class _Observed(NamedTuple):
-    """One build: a fingerprint [T] of each table's rows by its part, decisions by strategy, steps of environments."""
+    """One build: fingerprints [T] of rows by table, decisions by strategy, steps of environments."""
 
     rows: Mapping[str, NDArray[np.uint64]]
     decisions: Mapping[str, list[Floats | None]]
@@ -62,7 +63,7 @@ class _Observed(NamedTuple):
 
 
 def _observe(pipeline: Pipeline, bars: int) -> _Observed:
-    panel = pipeline.prepared(pipeline.panel)
+    panel = pipeline.prepare_panel(pipeline.panel)
     rows = {
         f"the preparation of {column}": row_fingerprints(getattr(panel, column))
         for column in (*panel.columns, "tradable")
@@ -70,14 +71,13 @@ def _observe(pipeline: Pipeline, bars: int) -> _Observed:
     market = pipeline.build(panel)
     features = market.features.cpu().numpy()
     rows |= {f"feature {name}": row_fingerprints(features[..., i]) for i, name in enumerate(market.feature_names)}
-    first, end = pipeline.out_of_sample, len(panel.times) - 1
-    decisions = {
-        name: record_decisions(
-            strategy, panel, market, first, min(first + (MEMBER_BARS if place else bars), end), pipeline.rules,
-            pipeline.cash,
-        )
-        for place, (name, strategy) in enumerate(pipeline.strategies.items())
-    }  # fmt: skip
+    first = pipeline.out_of_sample
+    end = len(panel.times) - 1
+    decisions = {}
+    for i, (name, strategy) in enumerate(pipeline.strategies.items()):
+        last = min(first + (MEMBER_BARS if i else bars), end)
+        period = MarketPeriod(market, first, last, pipeline.rules, pipeline.cash)
+        decisions[name] = record_decisions(strategy, panel, period)
     if pipeline.make_env is None:
         return _Observed(rows, decisions, [])
     span = (max(first, market.first), min(first + MEMBER_BARS, end, market.steps - 1))
@@ -93,18 +93,18 @@ def row_fingerprints(table: NDArray[Any]) -> NDArray[np.uint64]:
     for begin in range(0, len(table), BLOCK_BARS):
         block = np.ascontiguousarray(table[begin : begin + BLOCK_BARS], dtype=np.float64)
         bits = np.where(np.isnan(block), np.nan, block).view(np.uint64)
-        mixed = (bits ^ (bits >> np.uint64(32))) * MIXER  # spreads the bits of a number over its word
+        words = (bits ^ (bits >> np.uint64(32))) * MIXER  # spreads the bits of a number over its word
         coefficients = (2 * np.arange(1, bits.shape[1] + 1, dtype=np.uint64) + 1) * MIXER
-        result[begin : begin + BLOCK_BARS] = ((mixed ^ (mixed >> np.uint64(29))) * coefficients).sum(1, dtype=np.uint64)
+        result[begin : begin + BLOCK_BARS] = ((words ^ (words >> np.uint64(29))) * coefficients).sum(1, dtype=np.uint64)
         release_mapped_pages()
     return result
 
 
-def failure(pipeline: Pipeline, part: str, t: int) -> Finding:
+def failure(pipeline: Pipeline, name: str, t: int) -> Finding:
     """A failure of a part that differs at bar t although nothing was changed."""
     bar = pipeline.bar(t)
     message = (
-        f"{part} is not reproducible: two computations from the same prices and seed differ, first at {bar}. Use a "
+        f"{name} is not reproducible: two computations from the same prices and seed differ, first at {bar}. Use a "
         "generator with a fixed seed, and no clock."
     )
-    return Finding(CHECK, "fail", part, message, bar)
+    return Finding(CHECK, "fail", name, message, bar)

@@ -29,22 +29,23 @@ REWARD_CORRELATION = 0.8  # with the return before the fill, above which a rewar
 
 
 def check_fills(pipeline: Pipeline) -> list[Finding]:
-    """Require that the market's fill prices, the backtest and the environment trade at the bar after the decision."""
-    panel = pipeline.prepared(pipeline.panel)
+    """Require that fill prices of the market, the backtest and the environment trade at the bar after the decision."""
+    panel = pipeline.prepare_panel(pipeline.panel)
     market = pipeline.build(panel)
-    found = [*_check_market(pipeline, panel, market), *_check_backtest(pipeline, panel, market)]
-    del market  # that of the environment is built from closes only
-    found += _check_environment(pipeline, panel)
-    if found:
-        return found
+    findings = [*_check_market(pipeline, panel, market), *_check_backtest(pipeline, panel, market)]
+    del market  # the environment needs another one, built from closes only
+    findings += _check_environment(pipeline, panel)
+    if findings:
+        return findings
     price = "open" if panel.open is not None else "close"
-    message = f"Decisions fill at the next bar's {price} in the market, the backtest and the environment."
+    message = f"Decisions fill at the {price} of the next bar in the market, the backtest and the environment."
     return [Finding(CHECK, "pass", "fill price", message)]
 
 
 def _check_market(pipeline: Pipeline, panel: Panel, market: MarketTensor) -> list[Finding]:
     next_bar = (panel.close if panel.open is None else panel.open)[1:]
-    fill, fillable = market.fill[:-1].cpu().numpy(), market.fillable[:-1].cpu().numpy()
+    fill = market.fill[:-1].cpu().numpy()
+    fillable = market.fillable[:-1].cpu().numpy()
 
     def off(fill: Floats, prices: Floats) -> Bools:
         with np.errstate(invalid="ignore"):
@@ -56,10 +57,13 @@ def _check_market(pipeline: Pipeline, panel: Panel, market: MarketTensor) -> lis
         return []
     t = int(wrong.any(1).argmax())
     n = int(wrong[t].argmax())
-    bar, symbol = pipeline.bar(t), panel.symbols[n]
-    seen = not off(fill[t, n], panel.close[t, n])
-    how = "at the close that it observed" if seen else "at a price other than the next bar's"
-    message = f"The decision at {bar} on {symbol} fills {how} ({fill[t, n]:g}); the next bar has {next_bar[t, n]:g}."
+    bar = pipeline.bar(t)
+    symbol = panel.symbols[n]
+    is_observed = not off(fill[t, n], panel.close[t, n])
+    circumstance = "at the close that it observed" if is_observed else "at another price"
+    message = (
+        f"The decision at {bar} on {symbol} fills {circumstance} ({fill[t, n]:g}); the next bar has {next_bar[t, n]:g}."
+    )
     return [Finding(CHECK, "fail", "the market's fill price", message, bar, float(wrong.mean()))]
 
 
@@ -73,24 +77,26 @@ def _check_backtest(pipeline: Pipeline, panel: Panel, market: MarketTensor) -> l
     tradable = market.tradable.cpu()
 
     def decide(t: int, _cash: Tensor, shares: Tensor) -> Tensor:
-        wanted = torch.rand(shares.shape, generator=generator, dtype=torch.float64) * tradable[t]
-        return wanted / (1 + wanted.sum(-1, keepdim=True))
+        raw_weights = torch.rand(shares.shape, generator=generator, dtype=torch.float64) * tradable[t]
+        return raw_weights / (1 + raw_weights.sum(-1, keepdim=True))
 
     ledger = simulate(market, decide, first, last, ExecutionRules(cost_rate=0.0), pipeline.cash)
-    equity, weights = ledger.equity[:, 0].cpu().numpy(), ledger.weights[:, 0].cpu().numpy()
+    equity = ledger.equity[:, 0].cpu().numpy()
+    weights = ledger.weights[:, 0].cpu().numpy()
     close = market.close[first : last + 1].double().cpu().numpy()
     next_bar = panel.close if panel.open is None else panel.open
     fill = np.where(panel.investable, next_bar, np.nan)[first + 1 : last + 1]
     fill = np.where(np.isfinite(fill), fill, close[:-1])  # where nothing can fill, at the last close
     shares = weights * equity[:, None] / close
-    paid = np.zeros_like(close) if market.dividends is None else market.dividends[first : last + 1].cpu().numpy()
-    before = equity[:-1] + (shares[:-1] * (fill - close[:-1] + paid[:-1])).sum(1)
-    expected = before + (shares[1:] * (close[1:] - fill)).sum(1)
-    wrong = np.abs(equity[1:] - expected) > PRICE_TOLERANCE * equity[1:]
+    dividends = np.zeros_like(close) if market.dividends is None else market.dividends[first : last + 1].cpu().numpy()
+    equity_before = equity[:-1] + (shares[:-1] * (fill - close[:-1] + dividends[:-1])).sum(1)
+    expected_equity = equity_before + (shares[1:] * (close[1:] - fill)).sum(1)
+    wrong = np.abs(equity[1:] - expected_equity) > PRICE_TOLERANCE * equity[1:]
     if not wrong.any():
         return []
     t = first + int(wrong.argmax())
-    bar, gap = pipeline.bar(t), float(equity[t + 1 - first] / expected[t - first] - 1)
+    bar = pipeline.bar(t)
+    gap = float(equity[t + 1 - first] / expected_equity[t - first] - 1)
     message = (
         f"The backtest's account after the decision at {bar} is off by {gap:+.2%} from trading at the next bar's "
         f"prices ({int(wrong.sum())} of {len(wrong)} bars)."
@@ -100,11 +106,11 @@ def _check_backtest(pipeline: Pipeline, panel: Panel, market: MarketTensor) -> l
 
 @one_thread()
 def _check_environment(pipeline: Pipeline, panel: Panel) -> list[Finding]:
-    """On closes only, hold every step's equity and reward against the holdings that the environment shows.
+    """On closes only, compare equity and reward of every step with the holdings that the environment shows.
 
-    A fill at the close of the bar that a step reaches changes the account only by its costs, so the step's equity is
-    that of the holdings before it. The reward covers the bar after that. Steps with debt, shorts or holdings that are
-    delisted are left out, as these have further costs.
+    A fill at the close of the bar that a step reaches changes the account only by its costs: the equity of the step is
+    the value of the holdings before it. The reward covers the bar after that. Steps with debt, shorts or holdings that
+    are delisted are left out, as these have further costs.
     """
     if pipeline.make_env is None:
         return []
@@ -124,8 +130,8 @@ def _check_environment(pipeline: Pipeline, panel: Panel) -> list[Finding]:
     for _ in range(STEPS):
         outcome = env.step(random_actions(env, generator, torch.rand))
         step = _step_of(market, env, observation, outcome)
-        after = outcome.equity.double()
-        gap = (after + outcome.cost.double() - equity * step.early_growth.exp()).abs() / equity
+        equity_after = outcome.equity.double()
+        gap = (equity_after + outcome.cost.double() - equity * step.early_growth.exp()).abs() / equity
         gap = torch.where(step.plain, gap, 0.0)
         steps.append(step)
         if (largest := float(gap.max())) > CASH_TOLERANCE:
@@ -135,21 +141,23 @@ def _check_environment(pipeline: Pipeline, panel: Panel) -> list[Finding]:
                 "fill at the next close."
             )
             return [Finding(CHECK, "fail", "the environment's fill price", message, bar, largest)]
-        equity = torch.where(outcome.terminated | outcome.truncated, pipeline.cash, after)
+        equity = torch.where(outcome.terminated | outcome.truncated, pipeline.cash, equity_after)
         observation = outcome.observation
     return _check_rewards(pipeline, steps)
 
 
 def _check_rewards(pipeline: Pipeline, steps: Sequence[_Step]) -> list[Finding]:
     """Rewards must follow the growth between two fills rather than that from the observed close to the first fill."""
-    plain = torch.stack([step.plain for step in steps]).numpy()
-    reward, own, early, chosen = (
-        np.stack([getattr(step, name).numpy() for step in steps])[plain]
+    is_plain = torch.stack([step.plain for step in steps]).numpy()
+    reward, growth, early_growth, chosen_growth = (
+        np.stack([getattr(step, name).numpy() for step in steps])[is_plain]
         for name in ("reward", "growth", "early_growth", "chosen_growth")
     )
     if len(reward) < MIN_REWARDS or not reward.std():
         return []
-    right, *wrong = (float(np.corrcoef(reward, x)[0, 1]) if x.std() else 0.0 for x in (own, early, chosen))
+    right, *wrong = (
+        float(np.corrcoef(reward, x)[0, 1]) if x.std() else 0.0 for x in (growth, early_growth, chosen_growth)
+    )
     if max(wrong) <= max(right, REWARD_CORRELATION):
         return []
     message = (
@@ -176,25 +184,26 @@ class _Step(NamedTuple):
     plain: Tensor
 
 
-def _step_of(market: MarketTensor, env: VecEnv, before: Observation, outcome: EnvStep) -> _Step:
-    width, last = 1 + market.shape[1], len(market.times) - 1
-    bar = before.bar.repeat_interleave(env.envs // before.bar.shape[1], 1)  # [P, E]
-    now, reached, following = (market.close[(bar + i).clamp(max=last)].double() for i in range(3))  # [P, E, N]
-    soon = later = torch.zeros_like(now)  # dividends until `reached` and `following`
+def _step_of(market: MarketTensor, env: VecEnv, observation: Observation, outcome: EnvStep) -> _Step:
+    width = 1 + market.shape[1]
+    last = len(market.times) - 1
+    bar = observation.bar.repeat_interleave(env.envs // observation.bar.shape[1], 1)  # [P, E]
+    now, fill_close, following = (market.close[(bar + i).clamp(max=last)].double() for i in range(3))  # [P, E, N]
+    dividends_at_fill = dividends_after = torch.zeros_like(now)  # dividends until `reached` and `following`
     if market.dividends is not None:
-        soon, later = (market.dividends[(bar + i).clamp(max=last)].double() for i in range(2))
-    own, after = (x.account[..., :width].double() for x in (before, outcome.final_observation))
-    chosen = torch.cat([after[..., :1], after[..., 1:] / reached * now], -1)
+        dividends_at_fill, dividends_after = (market.dividends[(bar + i).clamp(max=last)].double() for i in range(2))
+    holdings, holdings_after = (x.account[..., :width].double() for x in (observation, outcome.final_observation))
+    new_holdings = torch.cat([holdings_after[..., :1], holdings_after[..., 1:] / fill_close * now], -1)
 
     def log_growth(account: Tensor, ratio: Tensor) -> Tensor:
         return torch.log((account[..., 0] + (account[..., 1:] * ratio).sum(-1)) / account.sum(-1))
 
-    delisted = ((own[..., 1:] > 0) & market.delisted[bar]).any(-1)
+    delisted = ((holdings[..., 1:] > 0) & market.delisted[bar]).any(-1)
     return _Step(
         bar,
         outcome.reward.double(),
-        growth=log_growth(after, (following + later) / reached),
-        early_growth=log_growth(own, (reached + soon) / now),
-        chosen_growth=log_growth(chosen, (reached + soon) / now),
-        plain=(own >= 0).all(-1) & (after >= 0).all(-1) & ~delisted,
+        growth=log_growth(holdings_after, (following + dividends_after) / fill_close),
+        early_growth=log_growth(holdings, (fill_close + dividends_at_fill) / now),
+        chosen_growth=log_growth(new_holdings, (fill_close + dividends_at_fill) / now),
+        plain=(holdings >= 0).all(-1) & (holdings_after >= 0).all(-1) & ~delisted,
     )

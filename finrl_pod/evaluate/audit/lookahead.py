@@ -31,10 +31,11 @@ from finrl_pod.evaluate.audit.probes import (
     LEAD_IN,
     cut,
     decision_bars,
-    permuted,
+    permute_future,
     table_bars,
     with_random_future,
 )
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.types import Floats, MarketTensor, Panel
 
 CHECK = "look-ahead"
@@ -63,8 +64,9 @@ class PipelineRun:
     """One run of the pipeline on a panel: prepared prices, market, and decisions and rollouts, each computed once."""
 
     def __init__(self, pipeline: Pipeline, panel: Panel) -> None:
-        self.pipeline, self.source = pipeline, panel
-        self.panel = pipeline.prepared(panel)
+        self.pipeline = pipeline
+        self.source = panel
+        self.panel = pipeline.prepare_panel(panel)
         self.market: MarketTensor = pipeline.build(self.panel)
         self._decisions: dict[str, list[Floats | None]] = {}
         self._rollouts: dict[tuple[int, int], list[RolloutStep]] = {}
@@ -73,9 +75,9 @@ class PipelineRun:
         """Decisions of a strategy at the bars from `first` to k that can fill."""
         if name not in self._decisions:
             strategy = self.pipeline.strategies[name]
-            span = first, min(k + 1, len(self.panel.times) - 1)
-            terms = (self.pipeline.rules, self.pipeline.cash)
-            self._decisions[name] = record_decisions(strategy, self.panel, self.market, *span, *terms)
+            last = min(k + 1, len(self.panel.times) - 1)
+            period = MarketPeriod(self.market, first, last, self.pipeline.rules, self.pipeline.cash)
+            self._decisions[name] = record_decisions(strategy, self.panel, period)
         return self._decisions[name]
 
     def rollout(self, first: int, last: int) -> list[RolloutStep]:
@@ -86,9 +88,9 @@ class PipelineRun:
 
     def again(self, k: int, stages: Sequence[str]) -> PipelineRun:
         """The same run once more, with the decisions up to k if they are among the stages."""
-        repeated = PipelineRun(self.pipeline, self.source)
-        repeated.decide(k, stages)
-        return repeated
+        run = PipelineRun(self.pipeline, self.source)
+        run.decide(k, stages)
+        return run
 
     def decide(self, k: int, stages: Sequence[str]) -> None:
         """Record all decisions up to k, before another market exists that a strategy might get hold of."""
@@ -101,18 +103,18 @@ def check_lookahead(
     probes: int = PROBES,
     *,
     every_bar: bool = False,
-    ignored: Set[str] = frozenset(),
+    ignored_names: Set[str] = frozenset(),
     seed: int = 0,
 ) -> list[Finding]:
     """One failure for each part that depends on later bars, with its first bar; a single pass if there is none.
 
-    probes: random bars at which prices and features are probed, besides those of events (`table_bars`). every_bar:
-    probe them at every bar. ignored: parts that are not deterministic. Parts that turn out not to be are reported as a
-    failed determinism check.
+    probes: random bars at which prices and features are probed, besides event bars (`table_bars`). every_bar:
+    probe them at every bar. ignored_names: parts that are not deterministic. Parts that turn out not to be are reported
+    as a failed determinism check.
     """
-    search = _Search(pipeline, set(ignored))
-    whole = pipeline.prepared(pipeline.panel)
-    tables = table_bars(pipeline.panel, pipeline.build(whole), probes, every_bar=every_bar, seed=seed)
+    search = _Search(pipeline, set(ignored_names))
+    prepared_panel = pipeline.prepare_panel(pipeline.panel)
+    tables = table_bars(pipeline.panel, pipeline.build(prepared_panel), probes, every_bar=every_bar, seed=seed)
     for block in _blocks(tables):
         _probe_tables(search, block, seed)
     _probe_state(search)
@@ -120,15 +122,15 @@ def check_lookahead(
     for t in decisions:
         _probe_decisions(search, t, seed)
     findings = [_failure(pipeline, fault) for fault in search.faults.values()] + search.not_deterministic
-    findings += [_unprobed(pipeline, error, t) for error, t in search.unprobed.items()]
-    if search.faults or search.not_deterministic or not search.probed:
+    findings += [_unprobed_finding(pipeline, error, t) for error, t in search.unprobed_errors.items()]
+    if search.faults or search.not_deterministic or not search.probe_count:
         return findings
-    later = [
+    unprobed_kinds = [
         name for name, present in (("environment", pipeline.make_env), ("decisions", pipeline.strategies)) if present
     ]
-    message = f"Changing later bars changes no prices, features or market (probed at {search.probed} bars)"
-    message += f", and no {' or '.join(later)} (at {len(decisions)})." if later else "."
-    return [*findings, Finding(CHECK, "pass", pipeline.name, message, value=search.probed)]
+    message = f"Changing later bars changes no prices, features or market (probed at {search.probe_count} bars)"
+    message += f", and no {' or '.join(unprobed_kinds)} (at {len(decisions)})." if unprobed_kinds else "."
+    return [*findings, Finding(CHECK, "pass", pipeline.name, message, value=search.probe_count)]
 
 
 class _Search:
@@ -137,51 +139,62 @@ class _Search:
     probed: bars at which tables were compared. unprobed: errors that prevented it, with their first bars.
     """
 
-    def __init__(self, pipeline: Pipeline, ignored: set[str]) -> None:
-        self.pipeline, self.ignored = pipeline, ignored
+    def __init__(self, pipeline: Pipeline, ignored_names: set[str]) -> None:
+        self.pipeline = pipeline
+        self.ignored_names = ignored_names
         self.faults: dict[tuple[str, str], Fault] = {}
         self.not_deterministic: list[Finding] = []
-        self.probed = 0
-        self.unprobed: dict[str, int] = {}
+        self.probe_count = 0
+        self.unprobed_errors: dict[str, int] = {}
 
     def compare(
         self,
         base: PipelineRun,
-        other: PipelineRun,
+        changed_run: PipelineRun,
         k: int,
         start: int,
-        how: str,
+        change_name: str,
         stages: Sequence[str],
         *,
         confirm: bool = True,
     ) -> None:
         """Record the parts of the first stage that differs up to row k.
 
-        start: the panel's bar of row 0. confirm: repeat a difference before it counts.
+        start: bar of the panel at row 0. confirm: repeat a difference before it counts.
         """
         for stage in stages:
-            changed = [(name, row) for name, row in _STAGES[stage](base, other, k) if name not in self.ignored]
-            for name, row in changed:
-                fault, known = Fault(stage, name, start + row, how), self.faults.get((stage, name))
-                if known is not None:
-                    self.faults[stage, name] = min(known, fault, key=lambda each: each.bar)
-                elif not confirm or self._repeats(base, other, k, fault, stages):
+            differences = [
+                (name, row) for name, row in _STAGES[stage](base, changed_run, k) if name not in self.ignored_names
+            ]
+            for name, row in differences:
+                fault = Fault(stage, name, start + row, change_name)
+                earlier_fault = self.faults.get((stage, name))
+                if earlier_fault is not None:
+                    self.faults[stage, name] = min(earlier_fault, fault, key=lambda fault_found: fault_found.bar)
+                elif not confirm or self._repeats(base, changed_run, k, fault, stages):
                     self.faults[stage, name] = fault
                 else:
-                    self.ignored.add(name)
+                    self.ignored_names.add(name)
                     self.not_deterministic.append(determinism.failure(self.pipeline, name, fault.bar))
-            if changed:
+            if differences:
                 return
 
-    def _repeats(self, base: PipelineRun, other: PipelineRun, k: int, fault: Fault, stages: Sequence[str]) -> bool:
+    def _repeats(
+        self, base: PipelineRun, changed_run: PipelineRun, k: int, fault: Fault, stages: Sequence[str]
+    ) -> bool:
         """Whether unchanged runs agree with each other, and the difference to the changed one is there each time."""
 
-        def differs(one: PipelineRun, two: PipelineRun) -> bool:
-            return fault.part in [name for name, _ in _STAGES[fault.stage](one, two, k)]
+        def differs(first_run: PipelineRun, second_run: PipelineRun) -> bool:
+            return fault.part in [name for name, _ in _STAGES[fault.stage](first_run, second_run, k)]
 
         for _ in range(REPEATS):
-            same, changed = base.again(k, stages), other.again(k, stages)
-            if differs(base, same) or differs(other, changed) or not differs(same, changed):
+            repeated_base = base.again(k, stages)
+            repeated_change = changed_run.again(k, stages)
+            if (
+                differs(base, repeated_base)
+                or differs(changed_run, repeated_change)
+                or not differs(repeated_base, repeated_change)
+            ):
                 return False
         return True
 
@@ -201,7 +214,8 @@ def _blocks(bars: Sequence[int]) -> Iterator[list[int]]:
 def _probe_tables(search: _Search, block: Sequence[int], seed: int) -> None:
     """Probe prices, features and market at nearby bars with other prices after each."""
     panel = search.pipeline.panel
-    start, bars = max(0, block[0] - HISTORY), len(panel.times)
+    start = max(0, block[0] - HISTORY)
+    bars = len(panel.times)
 
     def part(t: int) -> Panel:
         return cut(panel, start, min(bars, max(t + 1 + AHEAD, start + HISTORY + AHEAD)))
@@ -210,55 +224,56 @@ def _probe_tables(search: _Search, block: Sequence[int], seed: int) -> None:
     if base is None:
         return
     for t in block:
-        other = _run_with_random_future(search, part(t), t - start, t, seed + t)
-        if other is not None:
-            search.compare(base, other, t - start, start, RANDOM_FUTURE, TABLE_STAGES)
-            search.probed += 1
+        changed_run = _run_with_random_future(search, part(t), t - start, t, seed + t)
+        if changed_run is not None:
+            search.compare(base, changed_run, t - start, start, RANDOM_FUTURE, TABLE_STAGES)
+            search.probe_count += 1
 
 
-def _run_on_part(search: _Search, part: Panel, t: int) -> PipelineRun | None:
+def _run_on_part(search: _Search, panel: Panel, t: int) -> PipelineRun | None:
     """Run the pipeline on a part of the panel, or return None if its features cannot be computed there.
 
     Features that are defined on none of the bars are normal. An error of their code is recorded with bar t.
     """
     try:
-        return PipelineRun(search.pipeline, part)
+        return PipelineRun(search.pipeline, panel)
     except UndefinedFeatureError:
         return None
     except FeatureError as error:
-        search.unprobed.setdefault(str(error), t)
+        search.unprobed_errors.setdefault(str(error), t)
         return None
 
 
-def _run_with_random_future(search: _Search, part: Panel, k: int, t: int, seed: int) -> PipelineRun | None:
-    """Run the pipeline with random bars after row k, which is bar t of the whole panel; None as for `_run_on_part`.
+def _run_with_random_future(search: _Search, panel: Panel, k: int, t: int, seed: int) -> PipelineRun | None:
+    """Run the pipeline with random bars after row k (bar t of the whole panel); None as for `_run_on_part`.
 
     Code that fails where a ticker has no bar gets other prices only.
     """
     try:
-        return PipelineRun(search.pipeline, with_random_future(part, k, seed))
+        return PipelineRun(search.pipeline, with_random_future(panel, k, seed))
     except PreparationError:
         raise
     except Exception:  # noqa: BLE001  features and preparations are code of users
-        return _run_on_part(search, with_random_future(part, k, seed, gaps=False), t)
+        return _run_on_part(search, with_random_future(panel, k, seed, gaps=False), t)
 
 
 def _probe_state(search: _Search) -> None:
-    """Compare tables computed on all bars with those of code that has only seen the first half, or those of training.
+    """Compare tables computed on all bars with tables of code that has only seen the first half, or the training bars.
 
     Finds numbers that code fits on its first call and keeps, such as bounds for clipping.
     """
-    pipeline, panel = search.pipeline, search.pipeline.panel
+    pipeline = search.pipeline
+    panel = search.pipeline.panel
     if pipeline.restart is None:
         return
     for stop in sorted({len(panel.times) // 2, pipeline.out_of_sample}):
         try:
             pipeline.restart()
-            early = PipelineRun(pipeline, cut(panel, 0, stop))
+            early_run = PipelineRun(pipeline, cut(panel, 0, stop))
             pipeline.restart()
             search.compare(
                 PipelineRun(pipeline, panel),
-                early,
+                early_run,
                 stop - 1,
                 0,
                 "numbers kept from a computation on later bars",
@@ -268,39 +283,39 @@ def _probe_state(search: _Search) -> None:
         except UndefinedFeatureError:
             continue
         except FeatureError as error:
-            search.unprobed.setdefault(str(error), stop)
+            search.unprobed_errors.setdefault(str(error), stop)
 
 
 def _probe_decisions(search: _Search, t: int, seed: int) -> None:
     """Probe all stages at one bar, with other bars after it, in another order, and without any."""
     pipeline = search.pipeline
     start = max(0, t - HISTORY)
-    part = cut(pipeline.panel, start, min(len(pipeline.panel.times), t + 1 + AHEAD))
+    panel = cut(pipeline.panel, start, min(len(pipeline.panel.times), t + 1 + AHEAD))
     k = t - start
     changes: dict[str, Callable[[], PipelineRun | None]] = {
-        RANDOM_FUTURE: lambda: _run_with_random_future(search, part, k, t, seed + t),
-        "the bars after it in another order": lambda: _run_on_part(search, permuted(part, k, seed + t), t),
-        "no bars after it": lambda: _run_on_part(search, cut(part, 0, k + 1), t),
+        RANDOM_FUTURE: lambda: _run_with_random_future(search, panel, k, t, seed + t),
+        "the bars after it in another order": lambda: _run_on_part(search, permute_future(panel, k, seed + t), t),
+        "no bars after it": lambda: _run_on_part(search, cut(panel, 0, k + 1), t),
     }
     stages = tuple(_STAGES)
-    base = _run_on_part(search, part, t)
+    base = _run_on_part(search, panel, t)
     if base is None:
         return
     base.decide(k, stages)
-    for how, change in changes.items():
-        other = change()
-        if other is not None:
-            search.compare(base, other, k, start, how, stages)
+    for change_name, change in changes.items():
+        changed_run = change()
+        if changed_run is not None:
+            search.compare(base, changed_run, k, start, change_name, stages)
 
 
 def _failure(pipeline: Pipeline, fault: Fault) -> Finding:
-    stage, part, t, how = fault
+    stage, name, t, change_name = fault
     bar = pipeline.bar(t)
-    message = f"{part} ({stage}) depends on the future: its value at {bar} changes with {how}."
-    return Finding(CHECK, "fail", part, message, bar)
+    message = f"{name} ({stage}) depends on the future: its value at {bar} changes with {change_name}."
+    return Finding(CHECK, "fail", name, message, bar)
 
 
-def _unprobed(pipeline: Pipeline, error: str, t: int) -> Finding:
+def _unprobed_finding(pipeline: Pipeline, error: str, t: int) -> Finding:
     bar = pipeline.bar(min(t, len(pipeline.panel.times) - 1))
     message = f"Features could not be checked for look-ahead on bars from {bar} on: {error}."
     return Finding(CHECK, "warn", "features", message, bar)
@@ -309,16 +324,18 @@ def _unprobed(pipeline: Pipeline, error: str, t: int) -> Finding:
 # ---------------------------------------------------------------------- stages
 
 
-def _compare_prices(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
+def _compare_prices(base: PipelineRun, changed_run: PipelineRun, k: int) -> Changes:
     """Prepared prices up to k."""
     for column in (*base.panel.columns, "tradable"):
-        a, b = getattr(base.panel, column), getattr(other.panel, column)
+        a = getattr(base.panel, column)
+        b = getattr(changed_run.panel, column)
         yield from _compare_rows(f"the preparation of {column}", a[: k + 1], b[: k + 1])
 
 
-def _compare_features(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
+def _compare_features(base: PipelineRun, changed_run: PipelineRun, k: int) -> Changes:
     """Raw features up to k; if these are equal, normalised features."""
-    a, b = base.market, other.market
+    a = base.market
+    b = changed_run.market
     raw = [
         change
         for i, name in enumerate(a.feature_names)
@@ -329,9 +346,10 @@ def _compare_features(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
         yield from _compare_rows(f"the normaliser of {name}", a.features[: k + 1, :, i], b.features[: k + 1, :, i])
 
 
-def _compare_markets(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
+def _compare_markets(base: PipelineRun, changed_run: PipelineRun, k: int) -> Changes:
     """Closes, tradability and turbulence up to k; fills and spreads of the decisions up to k - 1."""
-    a, b = base.market, other.market
+    a = base.market
+    b = changed_run.market
     yield from _compare_rows("the closing price for valuation", a.close[: k + 1], b.close[: k + 1])
     yield from _compare_rows("the mask of tradable tickers", a.tradable[: k + 1], b.tradable[: k + 1])
     if a.turbulence is not None and b.turbulence is not None:
@@ -342,36 +360,40 @@ def _compare_markets(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
     yield from _compare_rows("the mask of fillable tickers", a.fillable[:k], b.fillable[:k])
 
 
-def _compare_environments(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
+def _compare_environments(base: PipelineRun, changed_run: PipelineRun, k: int) -> Changes:
     """Rollouts of two environments on the bars before k, with the same actions from the same seed."""
-    first, last = max(k - LEAD_IN, base.market.first), min(k, other.market.steps - 1)
+    first, last = max(k - LEAD_IN, base.market.first), min(k, changed_run.market.steps - 1)
     if base.pipeline.make_env is None or first > last:
         return
-    found = first_difference(base.rollout(first, last), other.rollout(first, last), TOLERANCE, known=k)
-    if found is not None:
-        name, row = found
+    difference = first_difference(
+        base.rollout(first, last), changed_run.rollout(first, last), TOLERANCE, last_known_bar=k
+    )
+    if difference is not None:
+        name, row = difference
         yield f"the environment's {name}", row
 
 
-def _compare_decisions(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
-    """Decisions of the ensemble; if they change, those of the members whose change it passes on."""
+def _compare_decisions(base: PipelineRun, changed_run: PipelineRun, k: int) -> Changes:
+    """Decisions of the ensemble; if they change, decisions of the members whose change it passes on."""
     first = max(k - LEAD_IN, 0)
     if not base.pipeline.strategies:
         return
     ensemble, *members = base.pipeline.strategies
-    row = _first_other_decision(ensemble, base, other, first, k)
+    row = _first_other_decision(ensemble, base, changed_run, first, k)
     if row is None:
         return
-    rows = {name: _first_other_decision(name, base, other, first, k) for name in members}
+    rows = {name: _first_other_decision(name, base, changed_run, first, k) for name in members}
     faulty = {name: row for name, row in rows.items() if row is not None} or {ensemble: row}
     yield from ((f"strategy {name}", first + row) for name, row in faulty.items())
 
 
-def _first_other_decision(name: str, base: PipelineRun, other: PipelineRun, first: int, k: int) -> int | None:
-    a, b = (run.decisions(name, first, k) for run in (base, other))
+def _first_other_decision(name: str, base: PipelineRun, changed_run: PipelineRun, first: int, k: int) -> int | None:
+    a, b = (run.decisions(name, first, k) for run in (base, changed_run))
     # Without bars after k the decision at k cannot fill: there is one decision less.
-    changed = [i for i, (x, y) in enumerate(zip(a, b, strict=False)) if decision_difference(x, y) > DECISION_TOLERANCE]
-    return changed[0] if changed else None
+    changed_rows = [
+        i for i, (x, y) in enumerate(zip(a, b, strict=False)) if decision_difference(x, y) > DECISION_TOLERANCE
+    ]
+    return changed_rows[0] if changed_rows else None
 
 
 _STAGES: dict[str, Callable[[PipelineRun, PipelineRun, int], Changes]] = {
@@ -383,18 +405,19 @@ _STAGES: dict[str, Callable[[PipelineRun, PipelineRun, int], Changes]] = {
 }
 
 
-def _compare_rows(part: str, a: ArrayLike, b: ArrayLike) -> Changes:
+def _compare_rows(name: str, a: ArrayLike, b: ArrayLike) -> Changes:
     """(part, first row in which two arrays [T, ...] differ), if they do.
 
     The tolerance is relative to the value, or to the mean absolute value of its column if that is larger and below 1.
     """
-    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    x = np.asarray(a, dtype=np.float64)
+    y = np.asarray(b, dtype=np.float64)
     if x.shape != y.shape:
-        yield part, 0
+        yield name, 0
         return
-    known = np.isfinite(x)
-    mean = np.where(known, np.abs(x), 0.0).sum(0) / np.maximum(known.sum(0), 1)
-    same = np.isclose(x, y, rtol=TOLERANCE, atol=TOLERANCE * np.minimum(mean, 1.0), equal_nan=True)
-    rows = same.reshape(len(x), -1).all(1)
+    is_known = np.isfinite(x)
+    mean = np.where(is_known, np.abs(x), 0.0).sum(0) / np.maximum(is_known.sum(0), 1)
+    is_close = np.isclose(x, y, rtol=TOLERANCE, atol=TOLERANCE * np.minimum(mean, 1.0), equal_nan=True)
+    rows = is_close.reshape(len(x), -1).all(1)
     if not rows.all():
-        yield part, int(np.argmin(rows))
+        yield name, int(np.argmin(rows))

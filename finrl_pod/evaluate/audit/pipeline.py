@@ -14,7 +14,7 @@ from finrl_pod.data.dates import stamp
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import RecordingStrategy
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.native.threads import one_thread
 from finrl_pod.protocols import Strategy, VecEnv
 from finrl_pod.types import Bools, Floats, MarketTensor, Observation, Panel, Tensor
@@ -48,7 +48,7 @@ def clean(findings: Iterable[Finding]) -> bool:
     return not any(finding.status == "fail" for finding in findings)
 
 
-def unchanged(panel: Panel) -> Panel:
+def keep_prices(panel: Panel) -> Panel:
     """Preparation that leaves prices as they are."""
     return panel
 
@@ -58,10 +58,10 @@ class Pipeline:
     """How prices become decisions.
 
     prepare: preprocessing of prices before features are computed. build: makes a market from prepared prices, with the
-    fitted normaliser frozen. strategies: by name, an ensemble before its members; may be empty. make_env(market, first,
-    last): an environment whose decisions lie on bars first to last, or None. out_of_sample: first bar after training;
-    decisions are probed from here to the last bar. restart: imports the code of features and preparation again, so that
-    it keeps nothing from earlier computations; None if it has no state.
+    fitted normaliser frozen. strategies: names and strategies, an ensemble before its members; may be empty.
+    make_env(market, first, last): an environment whose decisions lie on bars first to last, or None. out_of_sample:
+    first bar after training; decisions are probed from here to the last bar. restart: imports the code of features and
+    preparation again, so that it keeps nothing from earlier computations; None if it has no state.
     """
 
     name: str
@@ -72,17 +72,21 @@ class Pipeline:
     out_of_sample: int
     strategies: Mapping[str, Strategy] = field(default_factory=dict)
     make_env: Callable[[MarketTensor, int, int], VecEnv] | None = None
-    prepare: Callable[[Panel], Panel] = unchanged
+    prepare: Callable[[Panel], Panel] = keep_prices
     restart: Callable[[], None] | None = None
 
-    def prepared(self, panel: Panel) -> Panel:
+    def prepare_panel(self, panel: Panel) -> Panel:
         """Prepared prices. Raises PreparationError if the preparation drops or adds tickers or bars."""
         prices = self.prepare(panel)
         if prices.symbols != panel.symbols:
-            dropped = [symbol for symbol in panel.symbols if symbol not in prices.symbols]
-            what = f"drops {', '.join(dropped)}" if dropped else f"changes the tickers to {', '.join(prices.symbols)}"
+            dropped_symbols = [symbol for symbol in panel.symbols if symbol not in prices.symbols]
+            change = (
+                f"drops {', '.join(dropped_symbols)}"
+                if dropped_symbols
+                else f"changes the tickers to {', '.join(prices.symbols)}"
+            )
             raise PreparationError(
-                f"the preparation of prices {what}: that selects tickers by bars that a decision cannot know; make "
+                f"the preparation of prices {change}: that selects tickers by bars that a decision cannot know; make "
                 "them untradable from the bar on that shows why"
             )
         if not np.array_equal(prices.times, panel.times):
@@ -114,12 +118,10 @@ def fresh_copy(strategy: Strategy) -> Strategy:
     return strategy.recreate() if isinstance(strategy, Recreatable) else strategy
 
 
-def record_decisions(
-    strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
-) -> list[Floats | None]:
-    """Decisions of a fresh copy of a strategy at bars first to last - 1, in a backtest that starts in cash."""
+def record_decisions(strategy: Strategy, panel: Panel, period: MarketPeriod) -> list[Floats | None]:
+    """Decisions of a fresh copy of a strategy at every bar of a period but the last."""
     recording = RecordingStrategy(fresh_copy(strategy))
-    backtest(recording, panel, market, first, last, rules, cash)
+    backtest(recording, panel, period)
     return recording.decisions
 
 
@@ -137,7 +139,7 @@ STEP_FIELDS = ("reward", "terminated", "truncated", "equity", "turnover", "cost"
 
 
 class RolloutStep(NamedTuple):
-    """bar: [P, E] bar of the decision, or the number of the step if observations have no bar. values: by name."""
+    """bar: [P, E] bar of the decision, or number of the step if observations have no bar. values: arrays by name."""
 
     bar: Floats
     values: dict[str, Floats]
@@ -148,18 +150,18 @@ def rollout(env: VecEnv, steps: int, seed: int = 0) -> list[RolloutStep]:
     """Step an environment with random actions; record every observation and everything that `step` returns."""
     generator = random.generator(seed, 0, "audit actions")
     observation = env.reset(seed)
-    recorded = [RolloutStep(_bars(observation, env, 0), {"observation": _observation_array(observation, env)})]
+    rollout_steps = [RolloutStep(_bars(observation, env, 0), {"observation": _observation_array(observation, env)})]
     for i in range(steps):
         action = random_actions(env, generator, torch.randn)
         bar = _bars(observation, env, i)
         outcome = env.step(action)
         values = {name: _array(getattr(outcome, name)) for name in STEP_FIELDS}
         values["final observation"] = _observation_array(outcome.final_observation, env)
-        recorded.append(RolloutStep(bar, values))
+        rollout_steps.append(RolloutStep(bar, values))
         observation = outcome.observation
-        shown = {"observation": _observation_array(observation, env)}
-        recorded.append(RolloutStep(_bars(observation, env, i + 1), shown))
-    return recorded
+        observation_values = {"observation": _observation_array(observation, env)}
+        rollout_steps.append(RolloutStep(_bars(observation, env, i + 1), observation_values))
+    return rollout_steps
 
 
 def random_actions(env: VecEnv, generator: torch.Generator, draw: Callable[..., Tensor]) -> Tensor:
@@ -171,19 +173,19 @@ def random_actions(env: VecEnv, generator: torch.Generator, draw: Callable[..., 
 
 
 def first_difference(
-    a: list[RolloutStep], b: list[RolloutStep], tolerance: float, known: float = float("inf")
+    a: list[RolloutStep], b: list[RolloutStep], tolerance: float, last_known_bar: float = float("inf")
 ) -> tuple[str, int] | None:
     """Name and bar of the earliest difference of two rollouts, or None. Relative tolerance; NaN equals NaN.
 
-    known: last bar whose prices are the same in both. Observations are compared up to this bar, results of a decision
-    up to the bar before (it fills one bar later), and rewards up to the one before that.
+    last_known_bar: last bar whose prices are the same in both. Observations are compared up to this bar, results of a
+    decision up to the bar before (it fills one bar later), and rewards up to two bars before.
     """
     earliest: tuple[str, int] | None = None
     for x, y in zip(a, b, strict=True):
         for name, values in x.values.items():
             wrong: Bools = ~np.isclose(values, y.values[name], rtol=tolerance, atol=tolerance, equal_nan=True)
-            late = {"observation": 0, "reward": 2}.get(name, 1)
-            wrong = np.asarray(wrong.reshape(*x.bar.shape, -1).any(-1)) & (x.bar <= known - late)
+            delay = {"observation": 0, "reward": 2}.get(name, 1)
+            wrong = np.asarray(wrong.reshape(*x.bar.shape, -1).any(-1)) & (x.bar <= last_known_bar - delay)
             if wrong.any():
                 bar = int(x.bar[wrong].min())
                 if earliest is None or bar < earliest[1]:
@@ -199,7 +201,7 @@ def _bars(observation: Any, env: VecEnv, step: int) -> Floats:
 
 
 def _observation_array(observation: Any, env: VecEnv) -> Floats:
-    """Observation [P, E, ...] without its bar, which `RolloutStep` holds separately."""
+    """Observation [P, E, ...] without its bar, a separate field of `RolloutStep`."""
     values = observation.account if isinstance(observation, Observation) else observation
     return _array(values).reshape(env.members, env.envs, -1)
 

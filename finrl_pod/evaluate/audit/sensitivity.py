@@ -13,7 +13,7 @@ from finrl_pod.data.tensor import cut_market
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, bars_per_year
 from finrl_pod.evaluate.variations import Job, RecordingStrategy, simulate_recorded
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.types import Floats, MarketTensor
 
 CHECK = "sensitivity"
@@ -27,8 +27,9 @@ Decisions = Sequence[Floats | None]  # target weights [N] of each bar in order, 
 class Sensitivity:
     """Annual log growth of a strategy and of a reference strategy under other costs and delays.
 
-    growth, reference: by cost in basis points per side. delayed: of the strategy, by bars of delay. break_even: cost at
-    which its growth falls to the reference's; 0 if it is never above, infinite if it is above at the highest cost.
+    growth, reference: one value per cost in basis points per side. delayed: growth of the strategy, one per delay.
+    break_even: cost at which its growth falls to the growth of the reference; 0 if it is never above, infinite if it is
+    above at the highest cost.
     """
 
     costs: tuple[float, ...]
@@ -42,62 +43,57 @@ class Sensitivity:
 def sensitivity(
     decisions: Decisions,
     reference: Decisions,
-    market: MarketTensor,
-    first: int,
-    last: int,
-    rules: ExecutionRules,
-    cash: float,
+    period: MarketPeriod,
     costs: Sequence[float] = COSTS_BPS,
     delays: Sequence[int] = DELAYS,
 ) -> Sensitivity:
-    """Replay the decisions of bars first to last - 1, and those of the reference, under other costs and delays.
+    """Replay the decisions of a strategy and of a reference in a period, under other costs and delays.
 
     A delayed account stays in cash until its first decision is executed.
     """
-    recorded = (decisions, reference, *([*[None] * delay, *decisions][: last - first] for delay in delays))
-    replayed, end = cut_market(market, first, last), last - first
-    tables = torch.from_numpy(np.stack([_target_table(rows, replayed) for rows in recorded]))
-    cost_rules = [dataclasses.replace(rules, cost_rate=cost / 1e4) for cost in costs]
-    jobs = [Job(which, 0, end, rule) for which in (0, 1) for rule in cost_rules]
-    jobs += [Job(2 + i, 0, end, rules) for i in range(len(delays))]
-    periods = bars_per_year(market.times)
-    growth = [log_growth(equity, periods) for equity in simulate_recorded(replayed, tables, jobs, cash).equity]
-    own, base, late = growth[: len(costs)], growth[len(costs) : 2 * len(costs)], growth[2 * len(costs) :]
+    end = period.last - period.first
+    decision_lists = (decisions, reference, *([*[None] * delay, *decisions][:end] for delay in delays))
+    cut = cut_market(period.market, period.first, period.last)
+    tables = torch.from_numpy(np.stack([_target_table(rows, cut) for rows in decision_lists]))
+    cost_rules = [dataclasses.replace(period.rules, cost_rate=cost / 1e4) for cost in costs]
+    jobs = [Job(table, 0, end, rule) for table in (0, 1) for rule in cost_rules]
+    jobs += [Job(2 + i, 0, end, period.rules) for i in range(len(delays))]
+    periods = bars_per_year(period.market.times)
+    growth = [log_growth(equity, periods) for equity in simulate_recorded(cut, tables, jobs, period.cash).equity]
+    strategy_growth = growth[: len(costs)]
+    base = growth[len(costs) : 2 * len(costs)]
+    delayed_growth = growth[2 * len(costs) :]
     return Sensitivity(
-        tuple(costs), tuple(own), tuple(base), tuple(delays), tuple(late), interpolate_break_even(costs, own, base)
+        tuple(costs),
+        tuple(strategy_growth),
+        tuple(base),
+        tuple(delays),
+        tuple(delayed_growth),
+        interpolate_break_even(costs, strategy_growth, base),
     )
 
 
 def break_even_cost(
-    own: RecordingStrategy,
-    reference: RecordingStrategy,
-    market: MarketTensor,
-    first: int,
-    last: int,
-    rules: ExecutionRules,
-    cash: float,
-    *,
-    at_least: float = 0.0,
+    recording: RecordingStrategy, reference: RecordingStrategy, period: MarketPeriod, *, at_least: float = 0.0
 ) -> float:
-    """Cost in basis points at which one strategy's decisions grow no faster than the reference's.
+    """Cost in basis points at which a strategy grows no faster than its reference.
 
-    at_least: a cost up to which is tried even if it is above those of `COSTS_BPS`. Infinite if the strategy grows
+    at_least: cost up to which is tried even if it exceeds `COSTS_BPS`. Infinite if the strategy grows
     faster at the highest cost.
     """
-    terms = (market, first, last, rules, cash)
     costs = sorted({*COSTS_BPS, min(at_least, MAX_COST_BPS)})
-    return sensitivity(own.decisions, reference.decisions, *terms, costs=costs, delays=()).break_even
+    return sensitivity(recording.decisions, reference.decisions, period, costs=costs, delays=()).break_even
 
 
-def interpolate_break_even(costs: Sequence[float], own: Sequence[float], reference: Sequence[float]) -> float:
+def interpolate_break_even(costs: Sequence[float], growth: Sequence[float], reference: Sequence[float]) -> float:
     """Cost at which growth `own` falls to `reference`, linear between the given ascending costs."""
-    excess = np.asarray(own) - np.asarray(reference)
+    excess = np.asarray(growth) - np.asarray(reference)
     if excess[0] <= 0:
         return 0.0
-    below = np.flatnonzero(excess <= 0)
-    if not len(below):
+    losing_costs = np.flatnonzero(excess <= 0)
+    if not len(losing_costs):
         return float("inf")
-    i = int(below[0])
+    i = int(losing_costs[0])
     share = excess[i - 1] / (excess[i - 1] - excess[i])
     return float(costs[i - 1] + share * (costs[i] - costs[i - 1]))
 
@@ -110,7 +106,7 @@ def log_growth(equity: Floats, periods_per_year: float = BARS_PER_YEAR) -> float
 
 
 def sensitivity_findings(
-    pipeline: Pipeline, of: Sensitivity, reference: str, cost: float, span: tuple[int, int], bars: str = ""
+    pipeline: Pipeline, result: Sensitivity, reference: str, cost: float, span: tuple[int, int], bars: str = ""
 ) -> list[Finding]:
     """Findings on the break-even cost and on one bar of delay.
 
@@ -121,25 +117,27 @@ def sensitivity_findings(
     period = f"{bars} {period}".strip()
     if bars == "validation" and name == "champion":
         period = f"on validation, where it was selected ({period.removeprefix('validation ')})"
-    same, reference = name == reference, reference.replace("_", " ")
-    if same:
-        loss = float(np.interp(cost, of.costs, of.growth) - np.interp(2 * cost, of.costs, of.growth))
-        shown = _annual(of.growth, of.costs, cost) - _annual(of.growth, of.costs, 2 * cost)
-        message = f"Doubling the costs reduces the CAGR of {name}, the reference, by {shown:.2%}, {period}."
-        return [Finding(CHECK, "pass", "costs", message, value=loss), _delay_finding(of, period)]
-    excess = float(np.interp(cost, of.costs, np.asarray(of.growth) - np.asarray(of.reference)))
+    is_reference = name == reference
+    reference = reference.replace("_", " ")
+    if is_reference:
+        loss = float(np.interp(cost, result.costs, result.growth) - np.interp(2 * cost, result.costs, result.growth))
+        growth_loss = _annual(result.growth, result.costs, cost) - _annual(result.growth, result.costs, 2 * cost)
+        message = f"Doubling the costs reduces the CAGR of {name}, the reference, by {growth_loss:.2%}, {period}."
+        return [Finding(CHECK, "pass", "costs", message, value=loss), _delay_finding(result, period)]
+    excess = float(np.interp(cost, result.costs, np.asarray(result.growth) - np.asarray(result.reference)))
     if excess <= 0:
         message = f"{name} does not grow faster than {reference} at {cost:g} basis points, {period}."
-        return [Finding(CHECK, "warn", "costs", message, value=of.break_even), _delay_finding(of, period)]
-    added = _annual(of.growth, of.costs, cost) - _annual(of.reference, of.costs, cost)
-    finite = bool(np.isfinite(of.break_even))
-    even = f"{of.break_even:.1f}" if finite else f"more than {of.costs[-1]:g}"
+        return [Finding(CHECK, "warn", "costs", message, value=result.break_even), _delay_finding(result, period)]
+    added_growth = _annual(result.growth, result.costs, cost) - _annual(result.reference, result.costs, cost)
+    finite = bool(np.isfinite(result.break_even))
+    even = f"{result.break_even:.1f}" if finite else f"more than {result.costs[-1]:g}"
     message = (
-        f"The CAGR of {name} is {added:.2%} above that of {reference}, {period}; it breaks even at {even} basis points."
+        f"The CAGR of {name} is {added_growth:.2%} above the CAGR of {reference}, {period}; it breaks even at {even} "
+        "basis points."
     )
-    value = of.break_even if finite else of.costs[-1]
-    status = "pass" if of.break_even >= 2 * cost else "warn"
-    return [Finding(CHECK, status, "costs", message, value=value), _delay_finding(of, period)]  # type: ignore[arg-type]
+    value = result.break_even if finite else result.costs[-1]
+    status = "pass" if result.break_even >= 2 * cost else "warn"
+    return [Finding(CHECK, status, "costs", message, value=value), _delay_finding(result, period)]  # type: ignore[arg-type]
 
 
 def _annual(growth: Sequence[float], costs: Sequence[float], cost: float) -> float:
@@ -147,12 +145,15 @@ def _annual(growth: Sequence[float], costs: Sequence[float], cost: float) -> flo
     return math.expm1(float(np.interp(cost, costs, growth)))
 
 
-def _delay_finding(of: Sensitivity, period: str) -> Finding:
-    loss = of.delayed[0] - of.delayed[1]
+def _delay_finding(result: Sensitivity, period: str) -> Finding:
+    loss = result.delayed[0] - result.delayed[1]
     change = "raises" if loss < 0 else "reduces"
-    before, late = (math.expm1(growth) for growth in of.delayed[:2])
-    message = f"One bar of delay {change} the CAGR of {before:.2%} by {abs(before - late):.2%}, {period}."
-    return Finding(CHECK, "warn" if of.delayed[0] > 0 >= of.delayed[1] else "pass", "delay", message, value=loss)
+    undelayed_growth, delayed_growth = (math.expm1(growth) for growth in result.delayed[:2])
+    size = abs(undelayed_growth - delayed_growth)
+    message = f"One bar of delay {change} the CAGR of {undelayed_growth:.2%} by {size:.2%}, {period}."
+    return Finding(
+        CHECK, "warn" if result.delayed[0] > 0 >= result.delayed[1] else "pass", "delay", message, value=loss
+    )
 
 
 def _target_table(decisions: Decisions, market: MarketTensor) -> Floats:

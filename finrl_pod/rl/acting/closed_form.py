@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from finrl_pod.evaluate.metrics import simple_returns
+from finrl_pod.evaluate.significance import regression_slope
 from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.acting.member_accounts import run_members
 from finrl_pod.rl.networks.policies import LINEAR, PolicySpec
@@ -87,9 +88,7 @@ def solve(returns: TiltReturns, ridge: float = RIDGE) -> Floats:
 
     Coordinate descent on the problem in the head of this file. ridge: factor of the identity.
     """
-    base_deviations = returns.base - returns.base.mean()
-    variance = float(base_deviations @ base_deviations)
-    beta = (returns.gross @ base_deviations) / variance if variance > 0 else np.zeros(len(returns.gross))
+    beta = regression_slope(returns.gross.T, returns.base)
     alpha = returns.gross - beta[:, None] * returns.base
     covariance = np.atleast_2d(np.cov(alpha))
     risk = np.sqrt(np.diag(covariance))

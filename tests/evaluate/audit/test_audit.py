@@ -22,7 +22,7 @@ from finrl_pod.evaluate.audit.fills import check_fills
 from finrl_pod.evaluate.audit.leakage import check_normaliser, check_selection, check_splits
 from finrl_pod.evaluate.audit.lookahead import check_lookahead
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, clean
-from finrl_pod.evaluate.audit.probes import cut, permuted, with_random_future
+from finrl_pod.evaluate.audit.probes import cut, permute_future, with_random_future
 from finrl_pod.evaluate.audit.warmup import check_warm_up
 from finrl_pod.settings.run import EnvironmentConfig, SplitConfig
 from finrl_pod.types import Floats, MarketTensor, Panel
@@ -71,7 +71,7 @@ def test_a_sound_pipeline_passes(opens: bool) -> None:
 
 def test_changes_leave_earlier_bars_unchanged() -> None:
     full = panel(gap=True)
-    for changed in (with_random_future(full, 700, 1), permuted(full, 700, 1)):
+    for changed in (with_random_future(full, 700, 1), permute_future(full, 700, 1)):
         assert np.array_equal(changed.close[:701], full.close[:701], equal_nan=True)
         assert not np.array_equal(changed.close[701:], full.close[701:], equal_nan=True)
         assert np.array_equal(changed.times, full.times)
@@ -79,7 +79,7 @@ def test_changes_leave_earlier_bars_unchanged() -> None:
         assert changed.benchmark is not None
         assert np.array_equal(changed.benchmark.close[:701], full.benchmark.close[:701])
         assert not np.array_equal(changed.benchmark.close[701:], full.benchmark.close[701:])
-    assert sorted(permuted(full, 700, 1).close[701:, 0]) == sorted(full.close[701:, 0])
+    assert sorted(permute_future(full, 700, 1).close[701:, 0]) == sorted(full.close[701:, 0])
     assert cut(full, 3, 10).close.shape == (7, 4)
 
 

@@ -17,7 +17,7 @@ from finrl_pod.evaluate.audit.sensitivity import (
 )
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.variations import backtest_recorded
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.types import Floats, Positions, Window
 from tests.evaluate.conftest import build
 
@@ -51,10 +51,10 @@ class HalfAndHalf:
 
 def test_growth_falls_with_costs_as_turnover_predicts() -> None:
     panel, market = build(np.ones((BARS, 2)))
-    terms = (panel, market, 0, BARS - 1, RULES, 1e6)
-    _, alternating = backtest_recorded(AlternatingStrategy(), *terms)
-    _, held = backtest_recorded(HalfAndHalf(), *terms)
-    result = sensitivity(alternating.decisions, held.decisions, *terms[1:], costs=(0.0, 10.0, 20.0), delays=(0, 5))
+    period = MarketPeriod(market, 0, BARS - 1, RULES, 1e6)
+    _, alternating = backtest_recorded(AlternatingStrategy(), panel, period)
+    _, held = backtest_recorded(HalfAndHalf(), panel, period)
+    result = sensitivity(alternating.decisions, held.decisions, period, costs=(0.0, 10.0, 20.0), delays=(0, 5))
     # At constant prices every bar sells all (times 1 - c) and buys again (divided by 1 + c); the first only buys.
     for cost, growth in zip(result.costs, result.growth, strict=True):
         c = cost / 1e4
@@ -68,9 +68,9 @@ def test_growth_falls_with_costs_as_turnover_predicts() -> None:
 def test_replay_without_changes_equals_the_backtest() -> None:
     close = np.exp(np.cumsum(np.random.default_rng(1).normal(0, 0.01, (BARS, 2)), 0))
     panel, market = build(close)
-    terms = (panel, market, 0, BARS - 1, RULES, 1e6)
-    backtest, alternating = backtest_recorded(AlternatingStrategy(), *terms)
-    result = sensitivity(alternating.decisions, alternating.decisions, *terms[1:], costs=(10.0,), delays=(0,))
+    period = MarketPeriod(market, 0, BARS - 1, RULES, 1e6)
+    backtest, alternating = backtest_recorded(AlternatingStrategy(), panel, period)
+    result = sensitivity(alternating.decisions, alternating.decisions, period, costs=(10.0,), delays=(0,))
     expected = pytest.approx((log_growth(backtest.equity, bars_per_year(market.times)),), rel=1e-12)
     assert result.growth == expected
     assert result.delayed == expected
@@ -104,8 +104,8 @@ def test_findings() -> None:
     first, last = (str(day)[:10] for day in subject("mine").panel.times[[1, 4]])
     added = math.exp(0.25) - math.exp(0.15)  # growth at 10 basis points
     assert costs.message == (
-        f"The CAGR of mine is {added:.2%} above that of equal weight, {first} to {last}; it breaks even at 30.0 basis "
-        "points."
+        f"The CAGR of mine is {added:.2%} above the CAGR of equal weight, {first} to {last}; it breaks even at 30.0 "
+        "basis points."
     )
     lost = math.exp(0.2) - math.exp(0.1)
     assert delay.message.startswith(f"One bar of delay reduces the CAGR of {math.expm1(0.2):.2%} by {lost:.2%}")

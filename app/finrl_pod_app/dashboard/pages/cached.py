@@ -18,11 +18,12 @@ from finrl_pod_app.dashboard.settings import Settings
 
 if TYPE_CHECKING:
     from finrl_pod.data.store import Manifest
+    from finrl_pod.promotion.verdict import Verdict
     from finrl_pod.settings.run import RunConfig
     from finrl_pod.types import BacktestResult, Floats, Panel
     from finrl_pod_app.evaluation.audit import Audit
     from finrl_pod_app.evaluation.sweeps import DecisionTable
-    from finrl_pod_app.report.records import Band, RunReport, Verdict
+    from finrl_pod_app.report.records import Band, RunReport
     from finrl_pod_app.setup.doctor import Finding
 
 MAX_RUNS, MAX_GENERATIONS = 1_000, 200

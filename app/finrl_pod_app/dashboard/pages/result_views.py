@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from finrl_pod.promotion.verdict import Verdict
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import benchmark_columns, definition
@@ -18,7 +19,7 @@ from finrl_pod_app.report import contribution
 from finrl_pod_app.report.columns import champion_first, display_name
 from finrl_pod_app.report.edge_text import verdict_paragraph
 from finrl_pod_app.report.mandate_text import METHODS, added_rows, mandate_settings, usage_periods, usage_rows
-from finrl_pod_app.report.records import Added, MandateUsage, RunReport, Verdict
+from finrl_pod_app.report.records import Added, MandateUsage, RunReport
 
 METRIC_WIDTH = 150  # pixels; two fit side by side on a phone
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from finrl_pod_app.report.records import Verdict
+from finrl_pod.promotion.verdict import Verdict
 
 if TYPE_CHECKING:
     from finrl_pod.evaluate.audit.pipeline import Finding as AuditFinding

@@ -127,7 +127,8 @@ def trades_of(name: str, result: BacktestResult, decisions: DecisionTable, cost_
 def profit_of(result: BacktestResult, decisions: DecisionTable, cost_bps: float | None) -> Attribution:
     """The attribution of `backtest_of`."""
     rules = replay_job(decisions, 0, _cost(decisions, cost_bps)).rules
-    return Attribution.model_validate(attribution(result, decisions.market, rules).plain())
+    profit = attribution(result, decisions.market, rules)
+    return Attribution.model_validate({"by_asset": profit.by_asset(), "by_year": profit.by_year()})
 
 
 def metrics_table(curves: Mapping[str, Curve]) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from finrl_pod.errors import FinrlPodError, RunError
+from finrl_pod.promotion.verdict import Verdict
 from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.tournament.progress import Progress
 from finrl_pod_app.dashboard.queries.run_files import (
@@ -35,7 +36,7 @@ from finrl_pod_app.dashboard.queries.run_files import (
     read_object,
 )
 from finrl_pod_app.report.columns import CHAMPION, diversity_of
-from finrl_pod_app.report.records import RunReport, Verdict, parse_report
+from finrl_pod_app.report.records import RunReport, parse_report
 from finrl_pod_app.setup import progress_file
 
 __all__ = [
