@@ -208,7 +208,7 @@ def feature_columns(strategy: Strategy, market: MarketTensor) -> list[int] | Non
     missing = [name for name in strategy.feature_names if name not in market.feature_names]
     if missing:
         raise InputError(
-            f"strategy {strategy.name} needs the features {', '.join(missing)}; this market lacks them, "
+            f"strategy {strategy.name} needs the features {', '.join(missing)}, which this market lacks; "
             f"it has {', '.join(market.feature_names) or 'none'}"
         )
     return [market.feature_names.index(name) for name in strategy.feature_names]
