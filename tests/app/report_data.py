@@ -111,8 +111,8 @@ def synthetic_report(results: dict[str, BacktestResult], config: RunConfig | Non
         versions={"finrl_pod": "0.1.0", "torch": "2.13.0"},
         leaderboard=board,
         verdict=Verdict(
-            False,
-            (
+            promoted=False,
+            reasons=(
                 "its validation Sharpe ratio of 1.31 is above that of every baseline, the best being 1.22 of "
                 "minimum_variance",
                 "the 90% interval of its test log growth over equal weight, -0.8 to 3.1 bp a day, contains zero",
