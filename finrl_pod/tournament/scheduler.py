@@ -156,9 +156,9 @@ class Scheduler(ABC):
                 run.save_replay(number, result.group, result.replay)
         run.save_validation(number, {name: x for result in results for name, x in result.returns.items()})
         state = replace(state, pending=tuple(follow(state)))
-        groups_curves = [LearningCurves(_slots(result), tuple(result.rows)) for result in results]
+        curves_of_groups = [LearningCurves(_slots(result), tuple(result.rows)) for result in results]
         curves = replace(
-            LearningCurves.joined(groups_curves), agents=tuple(sorted(scores, key=lambda score: score.slot))
+            LearningCurves.joined(curves_of_groups), agents=tuple(sorted(scores, key=lambda score: score.slot))
         )
         agents = [agent for result in results for agent in result.agents]
         run.save_generation(number, agents, state.agents_needed, curves, state)
@@ -204,7 +204,7 @@ class GenerationalScheduler(Scheduler):
     """Waits for all groups of a generation before the next one begins."""
 
     _number = 0
-    _awaited = 0
+    _awaited_count = 0
     _results: tuple[AssignmentResult, ...] = ()
 
     def first_pending(self, state: RunState) -> tuple[Pending, ...]:
@@ -249,7 +249,7 @@ class GenerationalScheduler(Scheduler):
 class AsynchronousScheduler(Scheduler):
     """Gives a group its next assignment as soon as it has a result."""
 
-    _made = 0  # assignments so far, those without a result included
+    _assignment_count = 0  # assignments so far, those without a result included
     _total = 0
 
     def first_pending(self, state: RunState) -> tuple[Pending, ...]:

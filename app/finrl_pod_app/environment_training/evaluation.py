@@ -55,7 +55,7 @@ class EvaluationResult(JsonRecord):
     cut: number of episodes without an end, each of `MAX_STEPS`. ensemble: None for a single member.
     """
 
-    omitted = ("ensemble",)
+    optional_fields = ("ensemble",)
 
     episodes: int
     cut: list[int]

@@ -68,7 +68,7 @@ class PipelineSummary:
 class TrainingResult(JsonRecord):
     """Contents of result.json. score: of each member. unscored: number of episodes with NaN returns."""
 
-    omitted = ("ensemble", "pipeline")
+    optional_fields = ("ensemble", "pipeline")
 
     env: str
     algorithm: str

@@ -20,15 +20,15 @@ KINDS = {RUN: "a run", WALK_FORWARD: "a walk-forward"}
 
 
 class JsonRecord:
-    """Base of the frozen dataclasses that commands print as JSON. omitted: fields that are left out if None."""
+    """Base of the frozen dataclasses that commands print as JSON. optional_fields: fields that are left out if None."""
 
-    omitted: ClassVar[tuple[str, ...]] = ()
+    optional_fields: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values of the fields, NaN and infinity as None."""
 
         def known_values(items: list[tuple[str, object]]) -> dict[str, object]:
-            return {name: value for name, value in items if value is not None or name not in self.omitted}
+            return {name: value for name, value in items if value is not None or name not in self.optional_fields}
 
         values: dict[str, Any] = to_plain(dataclasses.asdict(self, dict_factory=known_values))  # type: ignore[call-overload]
         return values
