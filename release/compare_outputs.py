@@ -119,12 +119,12 @@ def cli(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def compare(before: Path, after: Path) -> int:
+def compare(stored: Path, current: Path) -> int:
     """Print the values that differ. Returns 1 if one differs by more than the tolerance."""
     worst = 0.0
-    for file in sorted(before.glob("*.json")):
+    for file in sorted(stored.glob("*.json")):
         for position, difference in differences(
-            json.loads(file.read_text()), json.loads((after / file.name).read_text())
+            json.loads(file.read_text()), json.loads((current / file.name).read_text())
         ):
             sys.stdout.write(f"{file.stem}: {position}: {difference:.2g}\n")
             worst = max(worst, difference)

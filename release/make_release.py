@@ -27,7 +27,7 @@ PERMISSIVE += ("Public Domain", "NCSA", "HPND", "CNRI", "0BSD", "CC0", "Zope")
 
 def run(*command: str | Path, check: bool = True, quiet: bool = False) -> subprocess.CompletedProcess[str]:
     """Run a command; stop with its output if it fails."""
-    process = subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False)
+    process = subprocess.run([str(word) for word in command], cwd=ROOT, capture_output=True, text=True, check=False)
     if check and process.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}: exit {process.returncode}\n{process.stdout}{process.stderr}")
     if not quiet:
@@ -38,8 +38,8 @@ def run(*command: str | Path, check: bool = True, quiet: bool = False) -> subpro
 def build() -> Path:
     """Build sdist and wheel and check metadata, contents and platform tag. Returns the wheel."""
     DIST.mkdir(exist_ok=True)
-    for old in DIST.iterdir():
-        old.unlink()
+    for former_file in DIST.iterdir():
+        former_file.unlink()
     run(BIN / "python", "-m", "build", "--outdir", DIST, quiet=True)
     (wheel,) = DIST.glob("*.whl")
     run(BIN / "twine", "check", "--strict", *sorted(DIST.iterdir()))
@@ -49,9 +49,9 @@ def build() -> Path:
     check_kernels(wheel)
     if "x86_64" in wheel.name:
         tag = wheel.name.removesuffix(".whl").rsplit("-", 1)[1]
-        shown = run(BIN / "auditwheel", "show", wheel, quiet=True).stdout
-        if tag not in shown:
-            sys.exit(f"auditwheel does not confirm the platform tag {tag}:\n{shown}")
+        output = run(BIN / "auditwheel", "show", wheel, quiet=True).stdout
+        if tag not in output:
+            sys.exit(f"auditwheel does not confirm the platform tag {tag}:\n{output}")
     return wheel
 
 
@@ -75,12 +75,14 @@ def check_kernels(wheel: Path) -> None:
 
 def check_installed_kernels(python: Path) -> None:
     """Stop unless the doctor of an installed wheel, without a compiler, loads every kernel."""
-    without = {"PATH": str(python.parent), "CXX": "", "HOME": str(python.parents[1])}
+    environment = {"PATH": str(python.parent), "CXX": "", "HOME": str(python.parents[1])}
     process = subprocess.run(
-        [python.parent / "finrl-pod", "doctor", "--json"], env=without, capture_output=True, text=True, check=False
+        [python.parent / "finrl-pod", "doctor", "--json"], env=environment, capture_output=True, text=True, check=False
     )
-    kernels = [found for found in json.loads(process.stdout or "{}").get("findings", []) if found["name"] == "kernels"]
-    if [found["status"] for found in kernels] != ["ok"] and "x86_64" in platform.machine():
+    kernels = [
+        finding for finding in json.loads(process.stdout or "{}").get("findings", []) if finding["name"] == "kernels"
+    ]
+    if [finding["status"] for finding in kernels] != ["ok"] and "x86_64" in platform.machine():
         sys.exit(f"the installed wheel does not load its kernels: {kernels or process.stderr}")
 
 

@@ -33,14 +33,19 @@ class VirtualExecutor:
         restart_seconds: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """speeds: of each shard. loss: probability that a shard is lost during an assignment, at a uniform time of it.
+        """speeds: speed of each shard. loss: probability of losing a shard during an assignment, at a uniform time.
 
-        restart_seconds: until another shard is in its place.
+        restart_seconds: time until another shard replaces it.
         """
-        self.shards, self.now = len(speeds), 0.0
+        self.shards = len(speeds)
+        self.now = 0.0
         self.busy = [0.0] * len(speeds)
-        self._trainer, self._speeds, self._duration = trainer, speeds, duration
-        self._loss, self._restart, self._random = loss, restart_seconds, np.random.default_rng(seed)
+        self._trainer = trainer
+        self._speeds = speeds
+        self._duration = duration
+        self._loss = loss
+        self._restart = restart_seconds
+        self._random = np.random.default_rng(seed)
         self._idle = list(range(len(speeds)))
         # (time, serial number, shard, its assignment or None while it restarts, whether it is lost then)
         self._ends: list[tuple[float, int, int, Assignment | None, bool]] = []
@@ -98,15 +103,20 @@ class WaitingTrainer:
         bars: int = 750,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """parameters: of each agent; its optimiser has twice as many. bars: of the validation split."""
-        self._seconds, self._parameters, self._bars, self._sleep = seconds, parameters, bars, sleep
+        """parameters: number per agent; its optimiser has twice as many. bars: length of the validation split."""
+        self._seconds = seconds
+        self._parameters = parameters
+        self._bars = bars
+        self._sleep = sleep
 
     def run(self, assignment: Assignment, report: Callable[[int], None] = lambda _: None) -> AssignmentResult:
         """Wait, and make results."""
         self._sleep(self._seconds(assignment))
         pods = len(assignment.group.slots)
         report(assignment.samples * pods)
-        agents, scores, returns = [], [], {}
+        agents = []
+        scores = []
+        returns = {}
         for slot_init in assignment.slot_inits:
             rng = np.random.default_rng(random.key(assignment.seed, slot_init.slot, "waiting"))
             name = f"g{assignment.number:02d}s{slot_init.slot:02d}"

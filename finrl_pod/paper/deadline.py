@@ -69,11 +69,11 @@ def _bounded_pool(base: Any) -> Any:
         handle: socket.socket | None = None
 
         def _new_conn(self) -> socket.socket:
-            connected: socket.socket = super()._new_conn()
+            connected_socket: socket.socket = super()._new_conn()
             # A duplicate: TLS takes over the descriptor of the connected socket.
-            self.handle = connected.dup()
+            self.handle = connected_socket.dup()
             _watch(self.handle)
-            return connected
+            return connected_socket
 
         def close(self) -> None:
             super().close()

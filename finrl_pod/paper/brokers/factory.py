@@ -66,12 +66,12 @@ def _own_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFee
     if not callable(make):
         raise InputError(f"the broker {name} must be a class or a function of (settings, clock)")
     try:
-        opened = make(settings, clock)
+        result = make(settings, clock)
     except FinrlPodError:
         raise
     except Exception as error:
         raise InputError(f"the broker {name} could not be created: {error_text(error)}") from error
-    broker, feed = opened if isinstance(opened, tuple) and len(opened) == 2 else (opened, opened)
+    broker, feed = result if isinstance(result, tuple) and len(result) == 2 else (result, result)
     for found, protocol in ((broker, Broker), (feed, DataFeed)):
         if missing := missing_members(found, protocol):
             raise InputError(f"the broker {name} has no {', '.join(missing)}: see {protocol.__name__} in {PORT}")

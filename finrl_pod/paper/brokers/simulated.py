@@ -209,12 +209,12 @@ class SimulatedBroker:
             return Rejected(Reason.INVALID, f"asset {request.symbol} not found")
         if request.quantity <= 0:
             return Rejected(Reason.INVALID, "qty must be > 0")
-        whole = request.quantity == request.quantity.to_integral_value()
+        is_whole = request.quantity == request.quantity.to_integral_value()
         if self._calendar.continuous and request.time_in_force is not TimeInForce.GTC:
             return Rejected(Reason.INVALID, "orders of a market that never closes must be GTC orders")
         if not self._calendar.continuous and request.time_in_force is TimeInForce.GTC:
             return Rejected(Reason.INVALID, "the simulated broker supports GTC orders around the clock only")
-        if not whole and request.time_in_force is not self._within_session:
+        if not is_whole and request.time_in_force is not self._within_session:
             return Rejected(Reason.INVALID, "fractional orders must be DAY orders")
         if request.side is Side.SELL:
             held_for_orders = sum(
@@ -305,11 +305,11 @@ class SimulatedBroker:
 
     def _fill_orders(self, filling: list[tuple[Order, float]], time: datetime) -> None:
         symbols = [order.symbol for order, _ in filling]
-        whole = all(order.quantity == order.quantity.to_integral_value() for order, _ in filling)
+        is_whole = all(order.quantity == order.quantity.to_integral_value() for order, _ in filling)
         prices = torch.tensor([price for _, price in filling], dtype=torch.float64)
         shares = torch.tensor([float(self._shares[symbol]) for symbol in symbols], dtype=torch.float64)
         trades = torch.tensor([float(o.side.sign * o.quantity) for o, _ in filling], dtype=torch.float64)
-        rules = ExecutionRules(cost_rate=float(self._cost_rate), whole_shares=whole)
+        rules = ExecutionRules(cost_rate=float(self._cost_rate), whole_shares=is_whole)
         cash = torch.tensor(float(self._cash), dtype=torch.float64)
         shares_after = execute(cash, shares, trades, prices, rules).shares
         for (order, price), change in zip(filling, (shares_after - shares).tolist(), strict=True):

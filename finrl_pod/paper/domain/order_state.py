@@ -189,7 +189,7 @@ def _record_fill(order: TrackedOrder, fill: Fill) -> Change:
     if filled > order.quantity:
         warnings = (f"order {order.client_order_id} overfilled: {filled} shares of {order.quantity} {order.symbol}",)
     open_state = order.state if order.state is OrderState.ENDED else OrderState.WORKING
-    changed = replace(
+    changed_order = replace(
         order,
         filled=filled,
         value=order.value + fill.quantity * fill.price,
@@ -199,4 +199,4 @@ def _record_fill(order: TrackedOrder, fill: Fill) -> Change:
         ),
         stale=False,
     )  # fmt: skip
-    return Change(changed, (fill,), warnings)
+    return Change(changed_order, (fill,), warnings)

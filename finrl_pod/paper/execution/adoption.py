@@ -146,7 +146,7 @@ class _Rebuilding:
             at = datetime.combine(action.ex_date, time(), NEW_YORK)
             if action.ex_date > first.astimezone(NEW_YORK).date():
                 events.append((at, 0, action))
-        unsupported = []
+        unsupported_actions = []
         for at, _, event in sorted(events, key=lambda event_row: event_row[:2]):
             if isinstance(event, Fill):
                 tracked_order = self._orders[event.order_id]
@@ -154,13 +154,13 @@ class _Rebuilding:
             elif event.kind is not ActionKind.OTHER:
                 book_action(self._ledger, event, at, pays_dividends=self._config.broker.kind == "simulated")
             elif self._ledger.positions.get(event.symbol):
-                unsupported.append(f"{event.symbol}: {event.detail or 'a corporate action'} of {event.ex_date}")
+                unsupported_actions.append(f"{event.symbol}: {event.detail or 'a corporate action'} of {event.ex_date}")
         for order, *_ in own:
             tracked_order = self._orders[order.id]
             change = order_state.apply_order(tracked_order, order, authoritative=True)
             self._record(tracked_order, change, order.updated_at)
         self._close_intents()
-        return tuple(unsupported)
+        return tuple(unsupported_actions)
 
     def _add_intent(self, key: tuple[str, ...], members: Sequence[Order]) -> None:
         """Write the intent of orders that were sent one after the other, each for what was left of it."""
@@ -188,18 +188,18 @@ class _Rebuilding:
 
     def _close_intents(self) -> None:
         """Close the intents without a live order. Each bar with orders was decided."""
-        decided: dict[tuple[str, str], datetime] = {}
+        decision_times: dict[tuple[str, str], datetime] = {}
         states = {OrderStatus.CANCELED: IntentState.CANCELED, OrderStatus.REJECTED: IntentState.REJECTED}
         for entry in self._intents.values():
             intent = entry.intent
             if not intent.bar.startswith(FLATTEN):
-                decided.setdefault((intent.run, intent.bar), intent.opens)
+                decision_times.setdefault((intent.run, intent.bar), intent.opens)
             if entry.live is not None:
                 continue
             state = IntentState.DONE if not entry.remaining else states.get(
                 entry.orders[-1].status, IntentState.EXPIRED)  # fmt: skip
             self._ledger.close(entry, state, intent.deadline, f"{entry.filled} of {intent.quantity} filled")
-        for (run, bar), at in sorted(decided.items(), key=lambda item: item[1]):
+        for (run, bar), at in sorted(decision_times.items(), key=lambda item: item[1]):
             self._ledger.store.add(
                 schema.decisions, at, run=run, bar=bar, strategy="", feed="", inputs="{}", weights=None,
                 outcome=SOURCE, detail="rebuilt from the broker's orders",

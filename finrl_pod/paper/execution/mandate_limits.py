@@ -87,7 +87,7 @@ def _check_window(config: PaperConfig, strategy: Strategy) -> None:
 def _check_mandate(config: PaperConfig, mandate: MandateConfig, largest: float, name: str) -> None:
     """Raises ConfigError if a limit is so tight that the base, or a weight up to max_weight, cannot be held."""
     orders: OrderSettings = config.orders
-    invested = 1 - orders.cash_buffer
+    invested_share = 1 - orders.cash_buffer
     equal = 1 / len(config.symbols)
     position = equal
     reason = f"1 / {len(config.symbols)}, without which the base cannot be held"
@@ -99,14 +99,14 @@ def _check_mandate(config: PaperConfig, mandate: MandateConfig, largest: float, 
             f"mandate.max_weight = {mandate.max_weight:g} of strategy {name} is below {equal:.4g}, 1 / "
             f"{len(config.symbols)} of `symbols`: the base cannot be held; add symbols, or choose another run"
         )
-    needed = [("max_position", position, reason), ("max_order", equal, "what the base buys of each symbol at first")]
+    minimums = [("max_position", position, reason), ("max_order", equal, "what the base buys of each symbol at first")]
     if not mandate.volatility_target:
         full = "what the base invests, 1 less orders.cash_buffer"
-        needed += [("max_gross", 1.0, full), ("max_net", 1.0, full)]
-    for limit, share, why in needed:
-        given = getattr(config.risk, limit)
-        if given and given < share * invested - 1e-9:
+        minimums += [("max_gross", 1.0, full), ("max_net", 1.0, full)]
+    for limit, share, why in minimums:
+        limit_of_config = getattr(config.risk, limit)
+        if limit_of_config and limit_of_config < share * invested_share - 1e-9:
             raise ConfigError(
-                f"risk.{limit} must be at least {share * invested:.4g} under the mandate of strategy {name} ({why}), "
-                f"got {given:g}; raise it, or leave it out to follow the mandate"
+                f"risk.{limit} must be at least {share * invested_share:.4g} under the mandate of strategy {name} "
+                f"({why}), got {limit_of_config:g}; raise it, or leave it out to follow the mandate"
             )

@@ -170,7 +170,7 @@ class Reconciler:
         ledger = self._orders.ledger
         at_broker = {p.symbol: p.quantity for p in positions}
         external_positions = ledger.external_positions()
-        found = []
+        differences = []
         for symbol in sorted({*at_broker, *external_positions, *ledger.positions}):
             own = ledger.positions.get(symbol, ZERO)
             external = external_positions.get(symbol, ZERO)
@@ -180,21 +180,21 @@ class Reconciler:
                     f"{symbol}: the broker has {at_broker.get(symbol, ZERO)} shares, the journal {own} own and "
                     f"{external} external shares"
                 )
-                found.append(Difference(symbol, excess, message))
+                differences.append(Difference(symbol, excess, message))
             elif own > 0 > external:  # the totals agree, but the own shares were sold
                 message = f"{symbol}: other clients sold {min(own, -external)} of {own} own shares"
-                found.append(Difference(symbol, excess, message))
-        return found
+                differences.append(Difference(symbol, excess, message))
+        return differences
 
     def _compare_cash(self, account: AccountState) -> list[Difference]:
         ledger = self._orders.ledger
         mark = ledger.store.last(schema.cash_marks)
         if mark is None:
             return []
-        moved = ledger.cash - Decimal(mark.own_cash) + ledger.external_cash() - Decimal(mark.foreign_cash)
-        expected = Decimal(mark.cash) + moved
-        excess = account.cash - expected
+        cash_flow = ledger.cash - Decimal(mark.own_cash) + ledger.external_cash() - Decimal(mark.foreign_cash)
+        expected_cash = Decimal(mark.cash) + cash_flow
+        excess = account.cash - expected_cash
         if abs(excess) <= max(CASH_TOLERANCE, RELATIVE_CASH_TOLERANCE * abs(account.equity)):
             return []
-        message = f"the broker has {account.cash:.2f} in cash, but the journal expects {expected:.2f}"
+        message = f"the broker has {account.cash:.2f} in cash, but the journal expects {expected_cash:.2f}"
         return [Difference("", excess, message)]

@@ -153,8 +153,8 @@ class Alerts:
 
     def _attempt(self, name: str, values: Mapping[str, str]) -> str:
         """Send an alert to a receiver. Returns why it was not accepted, or an empty text."""
-        late = self._late[name] = [thread for thread in self._late[name] if thread.is_alive()]
-        if len(late) >= MAX_LATE:
+        late_threads = self._late[name] = [thread for thread in self._late[name] if thread.is_alive()]
+        if len(late_threads) >= MAX_LATE:
             return f"{MAX_LATE} attempts before it have not ended"
         failures: list[str] = []
 
@@ -171,7 +171,7 @@ class Alerts:
         thread.join(self._timeout + 1.0 if name == WEBHOOK else self._timeout)  # a webhook request ends by itself
         if failures:
             return failures[0]
-        late.append(thread)
+        late_threads.append(thread)
         return f"no answer within {self._timeout:g} s"
 
     def _record(self, name: str, delivery: _Delivery, failure: str) -> None:

@@ -49,14 +49,14 @@ class DaySummary:
         """The summary in lines; the first has date, equity and return."""
         by_size = sorted(self.profits.items(), key=lambda item: -abs(item[1]))
         profits = ", ".join(f"{symbol} {value:+,.2f}" for symbol, value in by_size[:MOST_SYMBOLS])
-        omitted = f" and {len(by_size) - MOST_SYMBOLS} more" if len(by_size) > MOST_SYMBOLS else ""
+        omitted_text = f" and {len(by_size) - MOST_SYMBOLS} more" if len(by_size) > MOST_SYMBOLS else ""
         states = ", ".join(f"{count} {state}" for state, count in sorted(self.orders.items()))
         strategy_texts = ", ".join(f"{name} {equity:,.2f}" for name, equity in self.strategies.items())
         lines = [
             f"{self.session.date}: equity {self.equity:,.2f}, {self.day_return:+.2%} today, "
             f"{self.drawdown:.2%} below the peak",
             f"strategies: {strategy_texts}" if strategy_texts else "",
-            f"P/L by symbol: {profits or 'none'}{omitted}",
+            f"P/L by symbol: {profits or 'none'}{omitted_text}",
             f"orders: {states or 'none'}; {self.fills} fills",
             f"distance to target: {self.distance:.2%} of equity",
             f"account and journal: {'; '.join(self.differences) or 'no differences'}",

@@ -102,8 +102,8 @@ def _checked_base(url: str, official: str, purpose: str) -> str:
             return official
         scheme, host, port = origin
         if scheme in ("http", "https") and host in LOOPBACK_HOSTS:
-            shown = f"[{host}]" if ":" in host else host
-            return f"{scheme}://{shown}:{port}"
+            shown_host = f"[{host}]" if ":" in host else host
+            return f"{scheme}://{shown_host}:{port}"
     raise AddressNotAllowed(
         f"{purpose} {_without_user(url)} is not allowed; use {official} or a server on this machine (http://127.0.0.1)"
     )

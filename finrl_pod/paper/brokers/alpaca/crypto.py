@@ -91,7 +91,9 @@ class CryptoAccount(AlpacaAccount):
     def calendar(self, start: date, end: date) -> tuple[Session, ...]:
         days = [start + timedelta(days=k) for k in range((end - start).days + 1)]
         opens = [datetime.combine(day, time(), UTC) for day in days]
-        return tuple(Session(day, at, at + timedelta(days=1)) for day, at in zip(days, opens, strict=True))
+        return tuple(
+            Session(day, open_time, open_time + timedelta(days=1)) for day, open_time in zip(days, opens, strict=True)
+        )
 
     def _all_assets(self) -> dict[str, Asset]:
         query = {"asset_class": "crypto"}

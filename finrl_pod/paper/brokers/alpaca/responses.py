@@ -73,7 +73,7 @@ def order(values: Any) -> Order:
     """
     filled = number(values, "filled_qty") if values.get("filled_qty") is not None else ZERO
     status = text(values, "status")
-    submitted = moment(values, "submitted_at" if values.get("submitted_at") else "created_at")
+    submission_time = moment(values, "submitted_at" if values.get("submitted_at") else "created_at")
     symbol, side = _symbol_and_side(values)
     return Order(
         id=text(values, "id"),
@@ -85,8 +85,8 @@ def order(values: Any) -> Order:
         status=OrderStatus.parse(status),
         time_in_force=_enum_or(TimeInForce, values.get("time_in_force"), TimeInForce.DAY),
         type=_enum_or(OrderType, values.get("type") or values.get("order_type"), OrderType.MARKET),
-        submitted_at=submitted,
-        updated_at=moment(values, "updated_at") if values.get("updated_at") else submitted,
+        submitted_at=submission_time,
+        updated_at=moment(values, "updated_at") if values.get("updated_at") else submission_time,
         filled_average_price=optional_number(values, "filled_avg_price") if filled else None,
         limit_price=optional_number(values, "limit_price"),
         replaces=values.get("replaces") or None,
@@ -113,22 +113,22 @@ def order_update(message: Any) -> OrderUpdate:
     """Order update from the data of a stream message."""
     if not isinstance(message, Mapping):
         raise UnreadableResponse("the message has no data")
-    updated = order(message.get("order"))
+    order_state = order(message.get("order"))
     event = text(message, "event")
-    at = moment(message, "timestamp") if message.get("timestamp") else updated.updated_at
+    event_time = moment(message, "timestamp") if message.get("timestamp") else order_state.updated_at
     execution = None
     if event in ("fill", "partial_fill"):
         execution = Fill(
-            id=str(message.get("execution_id") or f"{updated.id}/{updated.filled_quantity}"),
-            order_id=updated.id,
-            symbol=updated.symbol,
-            side=updated.side,
+            id=str(message.get("execution_id") or f"{order_state.id}/{order_state.filled_quantity}"),
+            order_id=order_state.id,
+            symbol=order_state.symbol,
+            side=order_state.side,
             quantity=number(message, "qty"),
-            cumulative_quantity=updated.filled_quantity,
+            cumulative_quantity=order_state.filled_quantity,
             price=number(message, "price"),
-            time=at,
+            time=event_time,
         )
-    return OrderUpdate(event, updated, at, execution)
+    return OrderUpdate(event, order_state, event_time, execution)
 
 
 def position(values: Any) -> Position:
@@ -226,13 +226,13 @@ def optional_number(values: Any, name: str) -> Decimal | None:
 def moment(values: Any, name: str) -> datetime:
     """RFC 3339 time in UTC; nanoseconds are truncated to microseconds."""
     try:
-        found = datetime.fromisoformat(text(values, name))
+        local_time = datetime.fromisoformat(text(values, name))
     except ValueError:
         raise UnreadableResponse(f"{name} is not a time: {values.get(name)!r}") from None
-    if found.tzinfo is None:
+    if local_time.tzinfo is None:
         raise UnreadableResponse(f"{name} has no time zone: {values.get(name)!r}")
     try:
-        return found.astimezone(UTC)
+        return local_time.astimezone(UTC)
     except OverflowError:
         raise UnreadableResponse(f"{name} is beyond the calendar in UTC: {values.get(name)!r}") from None
 
@@ -307,8 +307,8 @@ def _rejection_reason(response: ErrorResponse, *, cancels: bool) -> Reason:
     if "wash trade" in message:
         return Reason.WASH_TRADE
     if "insufficient qty" in message:
-        held = str(response.body.get("held_for_orders", "0"))
-        return Reason.INSUFFICIENT_QUANTITY if held.strip("0.") == "" else Reason.HELD_FOR_ORDERS
+        reserved_quantity = str(response.body.get("held_for_orders", "0"))
+        return Reason.INSUFFICIENT_QUANTITY if reserved_quantity.strip("0.") == "" else Reason.HELD_FOR_ORDERS
     if "buying power" in message:
         return Reason.BUYING_POWER
     if any(part in message for part in _BLOCKED_MESSAGES):

@@ -82,9 +82,9 @@ class UpdateStream:
     def updates(self) -> tuple[OrderUpdate, ...]:
         """Updates since the last call."""
         with self._lock:
-            found = tuple(self._updates)
+            new_updates = tuple(self._updates)
             self._updates.clear()
-        return found
+        return new_updates
 
     def state(self) -> StreamState:
         """Health of the connection."""
