@@ -171,28 +171,31 @@ class OffPolicyConfig(TrainedAgentConfig):
 
 
 @dataclass(frozen=True)
-class DDPGConfig(OffPolicyConfig):
-    """Deep deterministic policy gradient."""
+class ActorCriticConfig(OffPolicyConfig):
+    """Settings shared by the off-policy algorithms with an actor and an ensemble of critics."""
 
-    algorithm: Literal["ddpg"] = "ddpg"
-    critics: int = setting(1, "critics per member", at_least(1))
-    critic_rule: CriticRule = setting(
-        "min", "target value: minimum or mean of the critics, or minimum of a random subset"
-    )
-    critic_subset: int = setting(1, "critics in the random subset")
-    exploration_noise: float = setting(0.1, "standard deviation of the noise on actions in [-1, 1]", at_least(0))
-
-
-@dataclass(frozen=True)
-class TD3Config(OffPolicyConfig):
-    """Twin delayed DDPG."""
-
-    algorithm: Literal["td3"] = "td3"
     critics: int = setting(2, "critics per member", at_least(1))
     critic_rule: CriticRule = setting(
         "min", "target value: minimum or mean of the critics, or minimum of a random subset"
     )
     critic_subset: int = setting(2, "critics in the random subset")
+
+
+@dataclass(frozen=True)
+class DDPGConfig(ActorCriticConfig):
+    """Deep deterministic policy gradient."""
+
+    algorithm: Literal["ddpg"] = "ddpg"
+    critics: int = 1
+    critic_subset: int = 1
+    exploration_noise: float = setting(0.1, "standard deviation of the noise on actions in [-1, 1]", at_least(0))
+
+
+@dataclass(frozen=True)
+class TD3Config(ActorCriticConfig):
+    """Twin delayed DDPG."""
+
+    algorithm: Literal["td3"] = "td3"
     policy_delay: int = setting(2, "critic updates per update of the actor and the target networks", at_least(1))
     exploration_noise: float = setting(0.1, "standard deviation of the noise on actions in [-1, 1]", at_least(0))
     target_noise: float = setting(0.2, "standard deviation of the target policy smoothing noise", at_least(0))
@@ -200,20 +203,15 @@ class TD3Config(OffPolicyConfig):
 
 
 @dataclass(frozen=True)
-class SACConfig(OffPolicyConfig):
+class SACConfig(ActorCriticConfig):
     """Soft actor-critic."""
 
     algorithm: Literal["sac"] = "sac"
-    critics: int = setting(2, "critics per member", at_least(1))
-    critic_rule: CriticRule = setting(
-        "min", "target value: minimum or mean of the critics, or minimum of a random subset"
-    )
-    critic_subset: int = setting(2, "critics in the random subset")
     temperature: float = setting(1.0, "initial weight of the entropy (alpha)", POSITIVE)
 
 
 @dataclass(frozen=True)
-class REDQConfig(OffPolicyConfig):
+class REDQConfig(ActorCriticConfig):
     """Randomised ensembled double Q-learning: SAC with many critics and several gradient steps per sample.
 
     Targets are the minimum over a random subset of the critics; the actor maximises the mean of all critics.
@@ -226,11 +224,8 @@ class REDQConfig(OffPolicyConfig):
 
     algorithm: Literal["redq"] = "redq"
     gradient_steps: int = 20
-    critics: int = setting(10, "critics per member", at_least(1))
-    critic_rule: CriticRule = setting(
-        "subset", "target value: minimum or mean of the critics, or minimum of a random subset"
-    )
-    critic_subset: int = setting(2, "critics in the random subset")
+    critics: int = 10
+    critic_rule: CriticRule = "subset"
     policy_delay: int = setting(20, "critic updates per update of the actor", at_least(1))
     temperature: float = setting(1.0, "initial weight of the entropy (alpha)", POSITIVE)
 

@@ -18,7 +18,6 @@ from finrl_pod_envs.intraday_execution import IntradayExecutionEnv
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 from finrl_pod_envs.multi_agent.making import MakingMarket
 from finrl_pod_envs.simulators.adapters import IsaacLabEnv, RslRlEnv, VecTaskEnv
-from finrl_pod_envs.simulators.isaac_gym import IsaacGymCartpole
 from finrl_pod_envs.trading_envs import DiscreteTradingEnv, PortfolioEnv, StockTradingEnv, make_env
 from torch import Tensor
 
@@ -28,7 +27,6 @@ from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MakingMarketCo
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import EnvStep
 from tests.envs.simulators.tasks import IsaacGymTask, IsaacLabTask, RslRlTask
-from tests.envs.simulators.test_isaac_gym import cartpole
 from tests.markets import random_market
 
 SESSIONS = simulated_sessions(12, bars=8)
@@ -108,7 +106,6 @@ CASES = {
         MakingMarket,
         lambda envs, members: Joint(MakingMarket(MakingMarketConfig(makers=2), envs=envs, members=members)),
     ),
-    "Isaac Gym": Case(IsaacGymCartpole, lambda envs, members: cartpole(envs, members)[0]),
 }
 
 

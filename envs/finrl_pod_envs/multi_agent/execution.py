@@ -91,12 +91,6 @@ class ExecutionMarket:
         self._begin(torch.ones_like(self._step, dtype=torch.bool))
         return self._observation()
 
-    def set_orders(self, orders: Tensor) -> JointObservation:
-        """Start all episodes again with given orders [P, E, M, N], in shares."""
-        self._begin(torch.ones_like(self._step, dtype=torch.bool))
-        self._left = orders.to(self._left).clone()
-        return self._observation()
-
     @property
     def left(self) -> Tensor:
         """Shares that each agent has still to trade: [P, E, M, N]."""

@@ -1,1 +1,1 @@
-"""Interfaces of other simulators: theirs as a VecEnv (`adapters`, `isaac_gym`), ours for their trainers (`exports`)."""
+"""Interfaces of other simulators: theirs as a VecEnv (`adapters`), ours for their trainers (`exports`)."""
