@@ -62,8 +62,8 @@ def result(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     ("body", "message"),
     [
         ("observation_size = 3", "the observation of reset() has the shape (2, 4, 2), the contract asks for (2, 4, 3)"),
-        ("def _observation(self): return super()._observation().long()", "has the dtype torch.int64"),
-        ("def _observation(self): return super()._observation() / 0", "the observation of environment 0 of member 0"),
+        ("def observe(self, s): return super().observe(s).long()", "has the dtype torch.int64"),
+        ("def observe(self, s): return super().observe(s) / 0", "the observation of environment 0 of member 0"),
         (
             "def step(self, a): o = super().step(a); return o._replace(reward=o.reward[0])",
             "reward of step 1 has the shape (4,), the contract asks for (2, 4)",

@@ -9,10 +9,23 @@ from typing import Any
 
 import pytest
 from finrl_pod_app.cli.main import run
-from finrl_pod_envs.custom import template
 
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 
+PLAIN = '''
+from slow_walk import SlowWalk
+
+class Plain:
+    """An environment without a base class, checkpoint() and resume()."""
+
+    observation_size, action_size, action_kind, actions = 2, 1, "direct", 0
+
+    def __init__(self, **arguments):
+        self.walk = SlowWalk(**arguments)
+        self.members, self.envs, self.member_ids = self.walk.members, self.walk.envs, self.walk.member_ids
+        self.device = self.walk.device
+        self.reset, self.step = self.walk.reset, self.walk.step
+'''
 SMALL = ["--steps", "96", "--envs", "4", "--seed", "3", "--evaluate", "2", "--json", "--set", "hidden=[8]"]
 WITHOUT_MARKET = [name for name, info in ALGORITHMS.items() if not info.needs_market]
 
@@ -134,8 +147,6 @@ def test_resumed_run_equals_an_uninterrupted_one(
 
 
 def test_environment_without_checkpoint_trains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = Path(template.__file__).read_text()  # an environment without a base class
-    head, _, rest = source.partition("    def checkpoint")
-    (folder / "plain.py").write_text(head + "    def _observation" + rest.partition("    def _observation")[2])
-    document = trained(capsys, "--env", "plain.py:Drift", "--algorithm", "ppo", *SMALL, *settings("ppo"))
+    (folder / "plain.py").write_text(PLAIN)
+    document = trained(capsys, "--env", "plain.py:Plain", "--algorithm", "ppo", *SMALL, *settings("ppo"))
     assert document["steps"] == 96

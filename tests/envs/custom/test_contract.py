@@ -149,8 +149,8 @@ def test_state_that_survives_a_reset_is_told() -> None:
 
 def test_one_stream_for_all_members_is_told() -> None:
     class Shared(Drift):
-        def _draw(self) -> Tensor:
-            return torch.randn(self.members, self.envs, generator=self._streams[0])
+        def normal(self, *shape: int) -> Tensor:
+            return torch.randn(self.members, self.envs, *shape, generator=self._generators[0])
 
     found = {fault.rule: fault.message for fault in check_env(lambda e, m: Shared(envs=e, members=m))}
     assert "member 5 by itself" in found["members"]
@@ -161,7 +161,7 @@ def test_incomplete_checkpoint_is_told() -> None:
         def resume(self, state: Mapping[str, Tensor]) -> Tensor:
             super().resume(state)
             self._age.zero_()
-            return self._observation()
+            return self.observe(self._state)
 
     found = {fault.rule: fault.message for fault in check_env(lambda e, m: Forgetful(envs=e, members=m))}
     assert "resume(checkpoint())" in found["resume"]
