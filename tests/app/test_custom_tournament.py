@@ -83,6 +83,13 @@ def test_an_environment_that_cannot_be_trained_on_is_refused_in_one_sentence(
     assert not (home / "run").exists()
 
 
+def test_result_is_printed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config_file(home, "ppo", source=SOURCE)
+    assert run(["tournament", str(path), "--out", str(home / "run")]) == 0
+    champion = json.loads((home / "run" / "result.json").read_text())["champion"]
+    assert f"Champion: {champion['id']} (ppo), mean episode return" in capsys.readouterr().out
+
+
 def choices(folder: Path) -> str:
     """An environment with discrete actions."""
     path = folder / "choices.py"
