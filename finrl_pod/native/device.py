@@ -25,7 +25,8 @@ GRID_LIMITS = (
     65_535,
     65_535,
 )  # of x, y and z; CUDA C++ Programming Guide, table of technical specifications
-Observer = Callable[[str, tuple[Any, ...], dict[str, Any]], AbstractContextManager[None]]
+Constant = bool | int | float | str  # of a Triton kernel, known at compile time
+Observer = Callable[[str, tuple[Any, ...], dict[str, Constant]], AbstractContextManager[None]]
 _observers: list[Observer] = []
 _simulations: list[bool] = []
 
@@ -62,7 +63,7 @@ def is_triton_installed() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Constant) -> None:
     """Launch a Triton kernel on a grid. args: tensors (None where absent), numbers; constants: compile-time constants.
 
     Raises InputError for a grid that is larger than CUDA allows.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict, cast
 
 import numpy as np
 import torch
@@ -131,7 +131,7 @@ class MandateAccount:
             "budget": None if budget is None else float(budget),
         }
 
-    def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
+    def restore(self, state: AccountState | None, symbols: Sequence[str]) -> None:
         """Continue from `state`; None forgets the virtual holdings: they then start at the actual ones.
 
         The weight of a symbol that the account no longer trades becomes cash; later decisions invest it.
@@ -139,8 +139,7 @@ class MandateAccount:
         self._virtual_holdings = self._time = None
         if state is None:
             return
-        has_price: Mapping[str, float] = state["weights"]
-        weights = torch.tensor([has_price.get(symbol, 0.0) for symbol in symbols], dtype=torch.float64)
+        weights = torch.tensor([state["weights"].get(symbol, 0.0) for symbol in symbols], dtype=torch.float64)
         budget = None
         if self.config.max_turnover:
             left = initial_budget(self.config) if state["budget"] is None else state["budget"]
@@ -168,9 +167,9 @@ class MandateAccount:
         tradable = torch.from_numpy(window.tradable[-1])
         returns = None
         if needs_returns(self.config):
-            has_price = torch.from_numpy(window.tradable[-RISK_BARS - 1 :])
+            is_tradable = torch.from_numpy(window.tradable[-RISK_BARS - 1 :])
             close = torch.from_numpy(window.close[-RISK_BARS - 1 :]).nan_to_num(1.0)
-            returns = bar_returns(close, has_price)[-RISK_BARS:]
+            returns = bar_returns(close, is_tradable)[-RISK_BARS:]
             missing = RISK_BARS - len(returns)
             returns = torch.cat([returns.new_zeros(missing, returns.shape[1]), returns])
         decides = torch.from_numpy(decision_bars(window.times[-MIN_LOOKBACK:], self.config.decide_every)[-1:])
@@ -211,7 +210,7 @@ class BasePortfolio:
 
     def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
         """Continue from `state`, see `MandateAccount.restore`."""
-        self.account.restore(state, symbols)
+        self.account.restore(cast(AccountState | None, state), symbols)
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights [N] of scores of 0, or None where the mandate does not trade."""

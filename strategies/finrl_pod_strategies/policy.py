@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from finrl_pod.rl.networks.observation_adapter import OBSERVATION_BOUND, action_
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import AgentSnapshot, Floats, Normaliser, Positions, Tensor, Window
-from finrl_pod_strategies.mandate_account import MandateAccount
+from finrl_pod_strategies.mandate_account import AccountState, MandateAccount
 
 HALF = 0.5
 WEIGHT_TOLERANCE = 1e-12  # rounding error of sums of ensemble weights
@@ -173,7 +173,8 @@ class PolicyStrategy:
     def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
         """Continue from `state`; None forgets the past of the account. See `MandateAccount.restore`."""
         if self.account is not None:
-            self.account.restore(state if state is not None and "weights" in state else None, symbols)
+            has_account = state is not None and "weights" in state
+            self.account.restore(cast(AccountState, state) if has_account else None, symbols)
         self.tracker = AccountTracker(self.rules, self.mandate)
         self._tracked_bar = None
         observation = None if state is None else state.get("observed")

@@ -15,7 +15,7 @@ from benchmarks.gpu.plan import plan_iteration
 from finrl_pod.errors import ConfigError
 from finrl_pod.native.device import as_on_device
 from finrl_pod.random import MemberGenerators, generators
-from finrl_pod.rl.algorithms import ppo
+from finrl_pod.rl.algorithms import base
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.fused import device_policy
 from finrl_pod.rl.training.learner import Learner
@@ -54,7 +54,7 @@ def test_three_iterations_equal_those_of_autograd(
 
     plain = make()
     metrics = plain.learn(3 * plain.iteration_samples)
-    monkeypatch.setattr(ppo, "random_source", on_cpu)
+    monkeypatch.setattr(base, "random_source", on_cpu)
     with as_on_device():
         learner = make()
         theirs = learner.learn(3 * plain.iteration_samples)

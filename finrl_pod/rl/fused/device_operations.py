@@ -353,6 +353,6 @@ def adam_clipped(
     square = (second * beta_2).addcmul(gradient, gradient, value=1 - beta_2)
     root = square.sqrt() / (1 - beta_2**count).sqrt().unsqueeze(1)
     new_flat = flat - (rate / (1 - beta_1**count)).unsqueeze(1) * mean / (root + epsilon)
-    for is_unclipped, new in ((first, mean), (second, square), (flat, new_flat)):
-        is_unclipped.copy_(torch.where(moves.unsqueeze(1), new, is_unclipped))
+    for tensor, new_tensor in ((first, mean), (second, square), (flat, new_flat)):
+        tensor.copy_(torch.where(moves.unsqueeze(1), new_tensor, tensor))
     return torch.cat([sums[:, :SUMS].t(), norm.unsqueeze(0)])

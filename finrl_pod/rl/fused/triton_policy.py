@@ -55,11 +55,11 @@ def tanh_backward(
     value = _load(y + i, here)
     slope = _load(grad + i, here)
     if POOLED:
-        context_code = _load(context_grad + i // (rows * H) * H + i % H, here)
+        pooled_slope = _load(context_grad + i // (rows * H) * H + i % H, here)
         if WEIGHTED:
-            slope += context_code * _load(weight + i // H, here)
+            slope += pooled_slope * _load(weight + i // H, here)
         else:
-            slope += context_code * SHARE
+            slope += pooled_slope * SHARE
     tl.store(out + i, slope * (1 - value * value), mask=here)
 
 
