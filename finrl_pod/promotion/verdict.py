@@ -214,8 +214,10 @@ class Verdict(Part):
 
     def to_dict(self) -> dict[str, object]:
         """The contents of verdict.json, NaN and infinity as None."""
-        contents = self.model_dump(exclude_unset=True)
-        return dict(to_plain(contents | {"trials": contents.get("trials") or {}, "edge": contents.get("edge") or {}}))
+        contents = self.model_dump()
+        statistics = self.statistics.model_dump(exclude_unset=True)
+        parts = {"trials": contents["trials"] or {}, "edge": contents["edge"] or {}, "statistics": statistics}
+        return dict(to_plain(contents | parts))
 
     @classmethod
     def from_dict(cls, contents: Mapping[str, object]) -> Verdict:
