@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +150,9 @@ def test_tournament_scores_are_those_of_all_agents_of_its_folder(tournament: Tou
     assert tournament.folder is not None
     metrics = tournament.folder / "metrics"
     metrics.mkdir()
-    rows = '{"id": "g02s09", "generation": 2, "score": 0.1}, {"id": "g02s08", "generation": 2, "score": null}'
-    (metrics / "0002.json").write_text(f'{{"slots": [], "rows": [], "agents": [{rows}]}}')
+    row = {name: value for name, value in tournament.document["leaderboard"][0].items() if name != "assignment"}
+    agents = [{**row, "id": name, "generation": 2, "score": score} for name, score in (("a", 0.1), ("b", None))]
+    (metrics / "0002.json").write_text(json.dumps({"slots": [], "rows": [], "agents": agents}))
     scores = lines(tournament.plot(), "y2")
     assert len(scores["agent"].y) == 17
     np.testing.assert_allclose(scores["median"].y[0], 0.89)  # of 0.1, 0.86, 0.89, 0.92, 0.95

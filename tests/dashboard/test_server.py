@@ -78,7 +78,7 @@ def test_other_addresses_need_a_password(address: str) -> None:
 
 def test_proxy_hosts_need_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        InputError, match=r"--host dash\.example\.org allows access by other machines, which needs a password"
+        InputError, match=r"--host dash\.example\.org allows access by other machines and needs a password"
     ):
         server.check_address("127.0.0.1", ["dash.example.org"])
     with pytest.raises(InputError, match="without scheme and port, got 'https://x'"):

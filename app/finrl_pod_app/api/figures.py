@@ -221,12 +221,12 @@ def verdict_figure(rules: Sequence[Rule], title: str) -> Figure:
     return _table_figure(rows, {"outcome": 1.6, "rule": 2.3, "value": 1.6, "limit": 1.6, "sentence": 8}, title)
 
 
-def audit_figure(findings: Sequence[Mapping[str, Any]], title: str) -> Figure:
+def audit_figure(findings: Sequence[Mapping[str, str]], title: str) -> Figure:
     """A table of findings in the given order, with the colour of the status."""
     return _table_figure(findings, {"status": 1.6, "check": 2.3, "part": 3, "message": 9}, title)
 
 
-def _table_figure(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, float], title: str) -> Figure:
+def _table_figure(rows: Sequence[Mapping[str, str]], columns: Mapping[str, float], title: str) -> Figure:
     """A table of texts. columns: name -> relative width; the first has the outcomes, by whose colour it is filled."""
     import plotly.graph_objects as go
 

@@ -23,6 +23,7 @@ from finrl_pod_app.setup.overrides import apply_settings, override_config
 from finrl_pod_app.setup.presets import PRESETS, for_panel, preset
 
 Prices = Panel | pd.DataFrame | str | Path
+SettingValue = bool | int | float | str | Sequence[object] | None  # a value in TOML
 DEFAULT_PRESET = "laptop"
 FRAME = "frame"  # name of a panel made from a DataFrame
 _PRICES_RULE = (
@@ -65,7 +66,7 @@ def make_market(
     prices: Prices = "sample",
     config: RunConfig | str | Path | None = None,
     *,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, SettingValue] | None = None,
     cost_bps: float | None = None,
 ) -> api.Setup:
     """A market to train on: prices with splits, features and rules.
@@ -98,7 +99,7 @@ def make_market(
         ) from None
 
 
-def with_settings(config: RunConfig, settings: Mapping[str, Any] | None, cost_bps: float | None) -> RunConfig:
+def with_settings(config: RunConfig, settings: Mapping[str, SettingValue] | None, cost_bps: float | None) -> RunConfig:
     """The config with the arguments `settings` and `cost_bps`."""
     if not isinstance(settings, Mapping | None):
         raise InputError(f'settings must be a dict such as {{"tournament.pods": 4}}, got {settings!r}')

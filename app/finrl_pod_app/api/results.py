@@ -467,14 +467,14 @@ class VerdictResult(Document):
         return table_html(" ".join(verdict_paragraph(self._report())), rows, head)
 
 
-def _metrics_html(title: str, metrics: Mapping[str, Mapping[str, Any]], note: str) -> str:
+def _metrics_html(title: str, metrics: Mapping[str, Mapping[str, float | None]], note: str) -> str:
     """A table of metrics: one row for each strategy, by name."""
     rows = [(display_name(name), *_metric_cells(values)) for name, values in metrics.items()]
     labels = (f"{metric.label} {metric.unit.heading}".strip() for metric in COMPACT_METRICS)
     return table_html(title, rows, ("strategy", *labels), note)
 
 
-def _metric_cells(values: Mapping[str, Any]) -> list[str]:
+def _metric_cells(values: Mapping[str, float | None]) -> list[str]:
     return [format_metric(metric, values.get(metric.name)) for metric in COMPACT_METRICS]
 
 

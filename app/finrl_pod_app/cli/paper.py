@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -337,14 +337,14 @@ def _submit(store: Store, name: CommandName, wait: float, *, as_json: bool, need
     while result is None and time.monotonic() < end:
         time.sleep(POLL_INTERVAL)
         result = read_result(store, number)
-    document: dict[str, Any] = {"command": name.value, "number": number, "outcome": result and result.message}
-    document["refused"] = result is not None and result.refused
+    is_refused = result is not None and result.refused
     if as_json:
-        print_json(document)
+        outcome = result and result.message
+        print_json({"command": name.value, "number": number, "outcome": outcome, "refused": is_refused})
     else:
         message = result.message if result else "no result yet; the command is executed as soon as the daemon runs"
         typer.echo(f"{name.value}: {message}")
-    if document["refused"] or (needs_result and result is None):
+    if is_refused or (needs_result and result is None):
         raise typer.Exit(DIFFERS)
 
 

@@ -225,7 +225,7 @@ def train(
     """
     from finrl_pod.errors import InputError
 
-    only_env: dict[str, Any] = {
+    only_env: dict[str, str | float | Sequence[str] | None] = {
         "--algorithm": algorithm, "--steps": steps, "--workers": workers, "--envs": envs, "--members": members,
         "--set": setting, "--pipeline": pipeline, "--threads": threads, "--worker-timeout": worker_timeout,
         "--save-every": save_every, "--evaluate": evaluate, "--log": log or None,
