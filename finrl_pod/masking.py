@@ -104,13 +104,13 @@ def _url_secrets(url: str) -> list[str]:
     """Return a URL and its user, password, path segments and query values that look like tokens."""
     try:
         url_parts = urlsplit(url)
-        entity = [url_parts.username or "", url_parts.password or ""]
+        credentials = [url_parts.username or "", url_parts.password or ""]
     except ValueError:
         return [url]
     values = [*url_parts.path.split("/"), *(pair.partition("=")[2] for pair in url_parts.query.split("&"))]
     if "." not in (url_parts.hostname or "."):  # services of apprise have a token in its place
         values.append(url_parts.netloc.rpartition("@")[2].partition(":")[0])
-    return [url, *entity, *(value for value in values if any(c.isdigit() for c in value))]
+    return [url, *credentials, *(value for value in values if any(c.isdigit() for c in value))]
 
 
 # ---------------------------------------------------------------------- forms of a secret
@@ -119,12 +119,12 @@ def _url_secrets(url: str) -> list[str]:
 def _traces(secret: str) -> list[tuple[int, str]]:
     """Return what shows that a secret may occur: (0 in plain text, 1 in base64, 2 in lower case, text)."""
     plain_text = _plain_text(secret)
-    patterns = [(0, plain_text[: _identifying_length(plain_text)])]
+    traces = [(0, plain_text[: _identifying_length(plain_text)])]
     if len(secret) >= MIN_LENGTH:
-        patterns += [(1, core[: _identifying_length(core)]) for core in _base64_cores(secret)]
+        traces += [(1, core[: _identifying_length(core)]) for core in _base64_cores(secret)]
         digits = secret.encode().hex()
-        patterns.append((2, digits[: _identifying_length(digits)]))
-    return patterns
+        traces.append((2, digits[: _identifying_length(digits)]))
+    return traces
 
 
 def _patterns(secret: str) -> list[str]:
@@ -194,5 +194,5 @@ def _plain_text(text: str) -> str:
             break
         text = unquote(text)
     if "\\" in text:
-        text = _ESCAPE.sub(lambda patterns: chr(int(patterns[1], 16)), text)
+        text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
     return _IGNORED.sub("", text)

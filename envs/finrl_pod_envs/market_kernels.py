@@ -77,7 +77,7 @@ class _Market(ctypes.Structure):
 
 
 def _is_supported(env: KernelEnv) -> bool:
-    """Whether the kernels on the CPU can be used_bars: it is one, and the rules that all kernels share hold."""
+    """Whether the kernels on the CPU can be used: it is one, and the rules that all kernels share hold."""
     return not on_device(env.device) and _has_shared_rules(env)
 
 

@@ -178,6 +178,7 @@ class SliceState(NamedTuple):
     """What a schedule knows before bar `step`, [S] each: shares of the order, still left, volume of the last bar.
 
     session_volume: volume of the session so far; sessions: their profile, daily_volume and
+    volatility are known in advance.
     """
 
     step: int

@@ -297,10 +297,8 @@ def costs_by_model(
     cut = torch.where(total > 0, charged_cost / total.clamp(min=torch.finfo(total.dtype).tiny), torch.ones_like(total))
     costs_by_name: dict[str, Tensor] = {}
     for model, model_cost in zip(models, model_costs, strict=True):
-        cash_after_cover = (model_cost * cut).sum(-1)
-        costs_by_name[model.name] = (
-            costs_by_name[model.name] + cash_after_cover if model.name in costs_by_name else cash_after_cover
-        )
+        paid_cost = (model_cost * cut).sum(-1)
+        costs_by_name[model.name] = costs_by_name[model.name] + paid_cost if model.name in costs_by_name else paid_cost
     return costs_by_name
 
 
