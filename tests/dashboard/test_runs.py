@@ -140,7 +140,7 @@ def test_run_of_a_walkforward_finishes_with_its_last_generation(finished: Path, 
 
 def test_gymnasium_trainings_are_not_listed(finished: Path, tmp_path: Path) -> None:
     copy_run(finished, tmp_path, "mine")
-    RunFolder(tmp_path / "pole").create(TrainingConfig("gym:CartPole-v1", PPOConfig(), 1_000).to_dict())
+    RunFolder(tmp_path / "pole").create(TrainingConfig("gym:CartPole-v1", PPOConfig(), 1_000))
     (tmp_path / "pole" / "state.json").write_text("{}")
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "config.json").write_text("{")
