@@ -181,7 +181,7 @@ def test_panel_is_fetched_again_up_to_yesterday(folder: Path, monkeypatch: pytes
 def test_prices_that_lack_something_are_refused_and_the_stored_ones_kept(folder: Path) -> None:
     before = Store().load("mine").sha256
     write_prices(folder, 400)
-    with pytest.raises(DataError, match=r"end on .*, before the stored ones"):
+    with pytest.raises(DataError, match=r"end on .*, before the end of the stored prices"):
         refresh_panel("mine")
     table = pd.read_csv(folder / "prices.csv")
     table.drop(columns=table.columns[-1]).to_csv(folder / "prices.csv", index=False)

@@ -295,7 +295,7 @@ def test_a_run_finds_its_prices_under_another_name(out: Path, store: Path) -> No
         ({"cash": 0.0}, "cash must be above zero, got 0"),
         ({"cash": float("inf")}, "cash is out of its range, got inf: it must be above 0"),
         ({"data": "nothing"}, "there is no panel 'nothing'"),
-        ({"start": "2030-01-01"}, "start 2030-01-01 exceeds the data, 20"),
+        ({"start": "2030-01-01"}, "start 2030-01-01 of a backtest exceeds the data, 20"),
     ],
 )
 def test_overrides_out_of_range_are_refused(terms: dict[str, Any], message: str) -> None:
@@ -336,7 +336,7 @@ def test_periods() -> None:
     [
         ("2019-01-01", None, "exceeds the data, 2020-01-01 to 2021-11-30"),
         (None, "2023-01-01", "exceeds the data"),
-        ("2021-02-01", "2021-01-01", "start 2021-02-01 is after its end 2021-01-01: swap"),
+        ("2021-02-01", "2021-01-01", "start 2021-02-01 of a backtest is after its end 2021-01-01: swap"),
         ("2021-02-01", "2021-02-01", "needs at least two bars"),
         ("2021-13-01", None, "the start must be a date"),
         (None, "soon", "the end must be a date"),
