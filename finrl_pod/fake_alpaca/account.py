@@ -29,14 +29,17 @@ class Holding:
 class Ledger:
     """Cash, holdings and activities of the account, changed only by fills and corporate actions.
 
-    cash, last_equity: dollars now and at the last close.
+    cash, start_cash, last_equity: dollars now, at the start, and at the last close.
+    closes: (UTC epoch seconds, equity) of each session.
     """
 
     def __init__(self, cash: Decimal, seed: int) -> None:
         self.cash = cash
+        self.start_cash = cash
         self.last_equity = cash
         self.holdings: dict[str, Holding] = {}
         self.activities: list[dict[str, Any]] = []
+        self.closes: list[tuple[float, Decimal]] = []
         self._seed = seed
 
     def qty(self, symbol: str) -> Decimal:
@@ -84,6 +87,11 @@ class Ledger:
             moment, "SPLIT", symbol, f"split {decimal_text(ratio)} for 1", qty=decimal_text(holding.qty - shares_before)
         )
 
+    def record_close(self, moment: float, equity: Decimal) -> None:
+        """Record the equity at the close of a session."""
+        self.closes.append((moment, equity))
+        self.last_equity = equity
+
     def _change_holding(self, symbol: str, signed_quantity: Decimal, price: Decimal) -> None:
         holding = self.holdings.get(symbol)
         if holding is None:
@@ -125,17 +133,21 @@ class Ledger:
         """The ledger as JSON values for the state file."""
         return {
             "cash": str(self.cash),
+            "start_cash": str(self.start_cash),
             "last_equity": str(self.last_equity),
             "holdings": {s: [str(h.qty), str(h.entry)] for s, h in self.holdings.items()},
             "activities": self.activities,
+            "closes": [[moment, str(equity)] for moment, equity in self.closes],
         }
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Load what `state` returned."""
         self.cash = Decimal(values["cash"])
+        self.start_cash = Decimal(values["start_cash"])
         self.last_equity = Decimal(values["last_equity"])
         self.holdings = {s: Holding(Decimal(q), Decimal(e)) for s, (q, e) in values["holdings"].items()}
         self.activities = list(values["activities"])
+        self.closes = [(moment, Decimal(equity)) for moment, equity in values["closes"]]
 
 
 @dataclass(frozen=True)
@@ -216,6 +228,10 @@ class Account:
         """Store an order under its ids."""
         self.orders[order.id] = self.by_client_id[order.client_order_id] = self._open[order.id] = order
 
+    def order_json(self, order: Order) -> dict[str, Any]:
+        """JSON of an order with its legs."""
+        return order.to_json([self.orders[leg_id] for leg_id in order.legs])
+
     def find(self, order_id: str) -> Order:
         """The order with an id. Raises ApiError (404) if there is none."""
         return _find_order(self.orders, order_id)
@@ -231,7 +247,9 @@ class Account:
     def available(self, symbol: str) -> Decimal:
         """Shares held that no open order reserves for closing."""
         shares_held = self.ledger.qty(symbol)
-        reserved_shares = (o.remaining for o in self.open_orders() if o.symbol == symbol and o.sign * shares_held < 0)
+        reserved_shares = (
+            o.remaining for o in self.open_orders() if not o.is_held and o.symbol == symbol and o.sign * shares_held < 0
+        )
         return max(abs(shares_held) - sum(reserved_shares, Decimal(0)), Decimal(0))
 
     def open_new_account(self, cash: Decimal) -> None:

@@ -1,4 +1,4 @@
-"""Market data API: daily and minute bars in pages, latest trades, corporate actions.
+"""Market data API: daily and minute bars in pages, latest trades and quotes, corporate actions.
 
 Methods return JSON values and raise ApiError for requests that Alpaca would refuse. Moments are UTC epoch seconds.
 """
@@ -24,6 +24,7 @@ _DEFAULT_ACTIONS_PER_PAGE = 100
 _MAX_ACTIONS_PER_PAGE = 1_000
 _ADJUSTMENTS = ("raw", "split", "dividend", "all")
 _FEEDS = ("sip", "iex", "delayed_sip", "otc", "boats", "overnight")
+_HALF_SPREAD = 0.00005  # of the price
 _BAR_KEYS = {"open": "o", "high": "h", "low": "l", "close": "c", "volume": "v"}
 _TIMEFRAME = re.compile(r"(\d{1,2})(Min|T)$")
 _LENGTHS = (1, 2, 3, 5, 6, 10, 15, 30)  # divide half an hour, so that bars start on the clock and at the open
@@ -115,6 +116,10 @@ class MarketData:
         self._check_feed(query, moment - _RECENT_SIP_SECONDS - 1, moment)
         trades = {symbol: self._trade(symbol, moment) for symbol in self._symbols(query)}
         return {symbol: trade for symbol, trade in trades.items() if trade is not None}
+
+    def latest_quotes(self, query: Mapping[str, str], moment: float) -> dict[str, Any]:
+        """GET stocks/quotes/latest: {symbol: quote} around the latest trade, without symbols that have none."""
+        return {symbol: _quote_json(trade) for symbol, trade in self.latest_trades(query, moment).items()}
 
     def corporate_actions(self, query: Mapping[str, str], moment: float) -> dict[str, Any]:
         """GET /v1/corporate-actions: those with an ex-date from start to end, past or announced."""
@@ -250,6 +255,12 @@ class MarketData:
 def _parameters(query: Mapping[str, str]) -> QueryParameters:
     """Query of the market data API. Its errors have status 400 and no code."""
     return QueryParameters(query, 400, None)
+
+
+def _quote_json(trade: Mapping[str, Any]) -> dict[str, Any]:
+    bid = {"bp": round(trade["p"] * (1 - _HALF_SPREAD), 4), "bs": 1, "bx": "V"}
+    ask = {"ap": round(trade["p"] * (1 + _HALF_SPREAD), 4), "as": 1, "ax": "V"}
+    return {"t": trade["t"], **bid, **ask, "c": ["R"], "z": "C"}
 
 
 def _kind(action: CorporateAction) -> str:

@@ -15,8 +15,9 @@ from typing import Any
 from finrl_pod.errors import InputError
 from finrl_pod.fake_alpaca import order_validation as validation
 from finrl_pod.fake_alpaca.account import Account, Balances, compute_balances
+from finrl_pod.fake_alpaca.complex_orders import check_exits, leg_tickets, parse_exits
 from finrl_pod.fake_alpaca.order_lifecycle import PENDING_CHANGE, EventQueue, OrderLifecycle
-from finrl_pod.fake_alpaca.orders import Order
+from finrl_pod.fake_alpaca.orders import Order, OrderTicket
 from finrl_pod.fake_alpaca.prices import Prices, new_york
 from finrl_pod.fake_alpaca.settings import MarketConditions, Settings
 from finrl_pod.fake_alpaca.wire_format import (
@@ -60,6 +61,7 @@ class Exchange(Account):
         """Accept an order. Its status is `pending_new` during a session and `accepted` outside."""
         self.advance(moment)
         ticket = validation.parse_order(body, self.settings)
+        exits = parse_exits(body, ticket.order_class)
         if not self.prices.has_symbol(ticket.symbol):
             raise ApiError(422, UNPROCESSABLE, f'asset "{ticket.symbol}" not found')
         self._check_unique(ticket.client_order_id)
@@ -71,16 +73,34 @@ class Exchange(Account):
         validation.check_auction_hours(ticket.time_in_force, moment, today)
         price = self.price(ticket.symbol, moment)
         validation.check_min_notional(ticket, price)
+        check_exits(ticket, exits, ticket.limit_price or price)
         expires = self._lifecycle.expiry(ticket, moment)
         order = self.create_order(ticket, moment, expires, ticket.limit_price or price, origin)
         validation.check_wash_trade(order, self.open_orders())
         self._check_affordable(order, moment)
+        if self.settings.day_trading_rule:
+            equity = self.balances(moment).equity
+            validation.check_day_trade(order, self.ledger.activities, self.prices.sessions, moment, equity)
         self.add_order(order)
         if self.prices.sessions.current(moment) is None:
             order.status = "accepted"
+        legs = [self._add_leg(order, leg_ticket, moment) for leg_ticket in leg_tickets(order, exits)]
+        order.legs = [leg.id for leg in legs]
         self.publish_order_event("pending_new", order, moment)
         self._lifecycle.start(order, moment)
+        if order.order_class == "oco":
+            for leg in legs:
+                self._lifecycle.watch(leg, moment)
         return order
+
+    def _add_leg(self, parent: Order, ticket: OrderTicket, moment: float) -> Order:
+        price = ticket.limit_price or ticket.stop_price
+        assert price is not None
+        leg = self.create_order(ticket, moment, parent.expires, price, parent.origin)
+        leg.parent = parent.id
+        leg.status = "held"
+        self.add_order(leg)
+        return leg
 
     def cancel(self, order_id: str, moment: float) -> Order:
         """Request a cancel. It takes effect after `cancel_delay`, unless a fill comes first."""
@@ -107,6 +127,10 @@ class Exchange(Account):
             )
         if not isinstance(body, Mapping) or not body:
             raise ApiError(422, INVALID_PARAMETER, "at least one field must be replaced")
+        if original.order_class != "simple":
+            raise ApiError(
+                422, INVALID_PARAMETER, f"{original.order_class} orders cannot be replaced on this fake server"
+            )
         if original.notional is not None:
             raise ApiError(422, INVALID_PARAMETER, "notional orders cannot be replaced")
         qty = validation.parse_decimal(body, "qty") or original.qty
@@ -158,7 +182,7 @@ class Exchange(Account):
     def balances(self, moment: float, without: Order | None = None) -> Balances:
         """Equity and buying power at the prices of a time, as if the order `without` did not exist."""
         prices = {s: self.price(s, moment) for s in self.ledger.holdings}
-        open_orders = [o for o in self.open_orders() if o is not without]
+        open_orders = [o for o in self.open_orders() if o is not without and not o.is_held]
         return compute_balances(self.ledger, prices, open_orders, self.settings.multiplier)
 
     def reset(self, cash: Decimal, moment: float) -> None:
@@ -215,7 +239,7 @@ class Exchange(Account):
                 self._queue.add(day.at(_SPLIT_HOUR), "split", str(number))
 
     def _on_close(self, _: str, moment: float) -> None:
-        self.ledger.last_equity = self.balances(moment).equity
+        self.ledger.record_close(moment, self.balances(moment).equity)
         event = {
             "event": "close",
             "equity": decimal_text(self.ledger.last_equity),

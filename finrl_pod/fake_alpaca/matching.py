@@ -75,7 +75,7 @@ def first_part(order: Order, left: Decimal, conditions: MarketConditions, seed: 
 
     left: shares still to fill. The draw depends only on the seed and the client order id.
     """
-    if order.filled:
+    if order.filled or order.order_class != "simple":  # two exits must not fill in part
         return left, 0.0
     rng = np.random.default_rng(key(seed, crc32(order.client_order_id.encode()), "partial fills"))
     partial, share, gap = rng.random(3)

@@ -144,6 +144,32 @@ class OrderLifecycle:
         order.updated_at = moment
         order.moments["failed" if status == "rejected" else status] = moment
         self._account.publish_order_event(status, order, moment)
+        self._update_related_orders(order, moment)
+
+    def watch(self, order: Order, moment: float) -> None:
+        """Schedule the fill and the expiry of an exit. It may stay `held` until its price is reached."""
+        self.schedule_fill(order, moment)
+        self._queue.add(order.expires, "expire", order.id)
+
+    def _update_related_orders(self, order: Order, moment: float) -> None:
+        """Activate the exits of a filled entry; otherwise cancel the other orders of the order that ended."""
+        parent = order if order.parent is None else self._account.orders[order.parent]
+        legs = [self._account.orders[leg_id] for leg_id in parent.legs]
+        if order is parent and order.status == "filled" and order.order_class in ("bracket", "oto"):
+            for leg in legs:
+                self._activate(leg, moment)
+            return
+        for other in (parent, *legs):
+            if other.open and other is not order:
+                self.close(other, "canceled", moment)
+
+    def _activate(self, leg: Order, moment: float) -> None:
+        if not leg.open:
+            return
+        if leg.type == "limit":
+            leg.status = "new"
+            self._account.publish_order_event("new", leg, moment)
+        self.watch(leg, moment)
 
     # ---- event handlers -------------------------------------------------------------------------------------------
 
@@ -240,6 +266,8 @@ class OrderLifecycle:
         )
         if complete and pending == "pending_cancel":
             self._account.publish_order_event("order_cancel_rejected", order, moment)
+        if complete:
+            self._update_related_orders(order, moment)
 
     def _is_halted(self, symbol: str, session: Session) -> bool:
         return symbol in self._conditions.halted_symbols or not self._prices.trades_on(symbol, session.date)

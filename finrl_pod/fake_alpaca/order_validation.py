@@ -5,18 +5,20 @@ Every check raises ApiError with the status, code and message of Alpaca paper ac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
 from finrl_pod.fake_alpaca.account import opening_quantity
-from finrl_pod.fake_alpaca.orders import Order, OrderTicket
-from finrl_pod.fake_alpaca.prices import Session
+from finrl_pod.fake_alpaca.orders import ORDER_CLASSES, Order, OrderTicket
+from finrl_pod.fake_alpaca.prices import Session, Sessions, new_york
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.fake_alpaca.wire_format import (
     FORBIDDEN,
     INVALID_PARAMETER,
     MALFORMED_BODY,
+    PATTERN_DAY_TRADING,
     UNPROCESSABLE,
     ApiError,
     decimal_text,
@@ -34,6 +36,9 @@ _SUB_DOLLAR_DECIMALS = 4
 _OPG_CUTOFF = (9, 28)  # New York time
 _CLS_CUTOFF_SECONDS = 600.0  # before the close
 _AUCTION_ORDERS_REOPEN_HOUR = 19  # New York time
+_MAX_DAY_TRADES = 3
+_DAY_TRADE_SESSIONS = 5
+_DAY_TRADER_MIN_EQUITY = Decimal(25_000)
 
 
 # ---- parameters ---------------------------------------------------------------------------------------------------
@@ -47,8 +52,8 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
     if not isinstance(symbol, str) or not symbol:
         raise _invalid("symbol is required")
     order_class = body.get("order_class") or "simple"
-    if order_class != "simple" or any(body.get(name) for name in ("legs", "take_profit", "stop_loss")):
-        raise _invalid(f"invalid order_class: {str(order_class)[:40]}; this fake server has simple orders only")
+    if order_class not in ORDER_CLASSES or body.get("legs"):
+        raise _invalid(f"invalid order_class: {str(order_class)[:40]}")
     side = _parse_choice(body, "side", ("buy", "sell"))
     order_type = _parse_choice(body, "type", _ORDER_TYPES)
     time_in_force = _parse_choice(body, "time_in_force", _CRYPTO_TIMES if settings.crypto else _TIMES_IN_FORCE)
@@ -67,6 +72,8 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
         raise _invalid("notional value must be limited to 2 decimal places")
     limit = parse_decimal(body, "limit_price")
     stop = parse_decimal(body, "stop_price")
+    if order_class == "oco" and limit is None and isinstance(body.get("take_profit"), Mapping):
+        limit = parse_decimal(body["take_profit"], "limit_price")  # the parent is the take-profit
     client_order_id = str(body.get("client_order_id") or "")
     if len(client_order_id) > settings.max_client_order_id_length:
         raise _invalid(f"client_order_id must be no more than {settings.max_client_order_id_length} characters")
@@ -82,6 +89,7 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
         stop_price=stop,
         extended_hours=body.get("extended_hours") is True,
         position_intent=body.get("position_intent"),
+        order_class=order_class,
     )
     _check_prices(ticket, crypto=settings.crypto)
     return ticket
@@ -116,7 +124,7 @@ def _check_prices(ticket: OrderTicket, *, crypto: bool) -> None:
         if not is_required and price is not None:
             raise _invalid(f"{ticket.type} orders require no {name.replace('_', ' ')}")
         if price is not None:
-            _check_price_increment(name, price)
+            check_price_increment(name, price)
     if ticket.fractional and ticket.time_in_force != "day" and not crypto:
         raise ApiError(422, UNPROCESSABLE, "fractional orders must be DAY orders")
     if ticket.time_in_force in ("opg", "cls") and ticket.type not in ("market", "limit"):
@@ -125,8 +133,8 @@ def _check_prices(ticket: OrderTicket, *, crypto: bool) -> None:
         raise ApiError(422, UNPROCESSABLE, "extended hours order must be DAY or GTC limit orders")
 
 
-def _check_price_increment(name: str, price: Decimal) -> None:
-    """Two decimals for prices of a dollar or more, four below."""
+def check_price_increment(name: str, price: Decimal) -> None:
+    """Refuse a price with more than two decimals from a dollar on, or four below, and any price of 0 or less."""
     if price <= 0:
         raise _invalid(f"{name} must be > 0")
     if _decimal_places(price) > (_DOLLAR_DECIMALS if price >= 1 else _SUB_DOLLAR_DECIMALS):
@@ -175,7 +183,7 @@ def check_min_notional(ticket: OrderTicket, price: Decimal) -> None:
 def check_wash_trade(order: Order, others: Iterable[Order]) -> None:
     """Refuse an order that could trade with an open order of the other side."""
     for other in others:
-        if other.symbol != order.symbol or other.side == order.side:
+        if other.symbol != order.symbol or other.side == order.side or other.is_held:
             continue
         limits = {o.side: o.limit_price for o in (order, other)}
         buy = limits["buy"]
@@ -226,3 +234,36 @@ def check_buying_power(order: Order, shares_held: Decimal, buying_power: Decimal
             buying_power=decimal_text(buying_power),
             cost_basis=decimal_text(cost),
         )
+
+
+def check_day_trade(
+    order: Order, activities: Iterable[Mapping[str, Any]], sessions: Sessions, moment: float, equity: Decimal
+) -> None:
+    """Refuse the fourth day trade in five sessions of a small account, by the pattern day trading rule until 2026."""
+    if order.side == "buy" or equity >= _DAY_TRADER_MIN_EQUITY:
+        return
+    purchase = (new_york(moment).date(), "buy", order.symbol)
+    bought_today = any((day, fill["side"], fill["symbol"]) == purchase for day, fill in _dated_fills(activities))
+    if bought_today and count_day_trades(activities, sessions, moment) >= _MAX_DAY_TRADES:
+        raise ApiError(403, PATTERN_DAY_TRADING, "trade denied due to pattern day trading protection")
+
+
+def count_day_trades(activities: Iterable[Mapping[str, Any]], sessions: Sessions, moment: float) -> int:
+    """Number of day trades in the last five sessions: completed sales of symbols bought earlier on the same day."""
+    recent_sessions = sessions.between(sessions.all[0].date, new_york(moment).date())[-_DAY_TRADE_SESSIONS:]
+    recent_dates = {session.date for session in recent_sessions}
+    purchases = set()
+    count = 0
+    for day, fill in _dated_fills(activities):
+        if fill["side"] == "buy":
+            purchases.add((day, fill["symbol"]))
+        elif fill["type"] == "fill" and day in recent_dates and (day, fill["symbol"]) in purchases:
+            count += 1
+    return count
+
+
+def _dated_fills(activities: Iterable[Mapping[str, Any]]) -> Iterator[tuple[date, Mapping[str, Any]]]:
+    """(date in New York, activity) of each fill."""
+    for activity in activities:
+        if activity["activity_type"] == "FILL":
+            yield new_york(datetime.fromisoformat(activity["transaction_time"]).timestamp()).date(), activity

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 from finrl_pod.fake_alpaca.wire_format import NANO, asset_id, decimal_text, floor_shares, timestamp
 
-OPEN_STATUSES = ("new", "partially_filled", "accepted", "pending_new", "pending_cancel", "pending_replace")
+ORDER_CLASSES = ("simple", "bracket", "oco", "oto")
+OPEN_STATUSES = (
+    "new", "partially_filled", "accepted", "pending_new", "pending_cancel", "pending_replace", "held",
+)  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -28,6 +31,7 @@ class OrderTicket:
     stop_price: Decimal | None
     extended_hours: bool
     position_intent: str | None
+    order_class: str = "simple"
 
     @property
     def fractional(self) -> bool:
@@ -41,6 +45,7 @@ class Order(OrderTicket):
 
     reserve: price at which an open order reserves buying power. filled: shares; value: dollars paid for them.
     origin: "client" for the trading API, "foreign" for orders of the control API.
+    parent: id of the order that this one is a leg of. legs: ids of the legs of an order with exits.
     moments: time of each status it reached; "filling" is the earliest time of the next partial fill.
 
     The field names are part of the state file.
@@ -58,6 +63,8 @@ class Order(OrderTicket):
     replaces: str | None = None
     replaced_by: str | None = None
     origin: str = "client"
+    parent: str | None = None
+    legs: list[str] = field(default_factory=list)
     moments: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -71,6 +78,11 @@ class Order(OrderTicket):
         return 1 if self.side == "buy" else -1
 
     @property
+    def is_held(self) -> bool:
+        """True for an exit that reserves neither shares nor buying power, because only one of two exits can fill."""
+        return self.status == "held"
+
+    @property
     def remaining(self) -> Decimal:
         """Shares not yet filled; for a dollar amount, those that it buys at the reserve price."""
         if self.qty is not None:
@@ -78,8 +90,8 @@ class Order(OrderTicket):
         assert self.notional is not None
         return floor_shares((self.notional - self.value) / self.reserve)
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON of the order in the REST API and the stream."""
+    def to_json(self, legs: Sequence[Order] = ()) -> dict[str, Any]:
+        """JSON of the order in the REST API and the stream. legs: orders to show within it."""
         moments = {name: self._timestamp(name) for name in ("filled", "expired", "canceled", "failed", "replaced")}
         average = self.value / self.filled if self.filled else None
         return {
@@ -98,7 +110,7 @@ class Order(OrderTicket):
             "qty": decimal_text(self.qty),
             "filled_qty": decimal_text(self.filled),
             "filled_avg_price": None if average is None else decimal_text(average.quantize(NANO)),
-            "order_class": "simple",
+            "order_class": self.order_class,
             "order_type": self.type,
             "type": self.type,
             "side": self.side,
@@ -108,7 +120,7 @@ class Order(OrderTicket):
             "stop_price": decimal_text(self.stop_price),
             "status": self.status,
             "extended_hours": self.extended_hours,
-            "legs": None,
+            "legs": [leg.to_json() for leg in legs] or None,
             "trail_percent": None,
             "trail_price": None,
             "hwm": None,

@@ -38,27 +38,26 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
     """(method, path, handler) of the trading API."""
 
     def submit(request: ApiRequest) -> ApiResponse:
-        return OK, exchange.submit(request.body, request.moment).to_json()
+        return OK, exchange.order_json(exchange.submit(request.body, request.moment))
 
     def cancel(request: ApiRequest) -> ApiResponse:
         exchange.cancel(request.names["order_id"], request.moment)
         return NO_CONTENT, None
 
     def cancel_all(request: ApiRequest) -> ApiResponse:
-        return MULTI_STATUS, [_cancel_one(exchange, order, request.moment) for order in exchange.open_orders()]
+        return MULTI_STATUS, _cancel_orders(exchange, request.moment)
 
     def find_by_client_id(request: ApiRequest) -> ApiResponse:
-        return OK, exchange.find_by_client_id(request.query.get("client_order_id", "")).to_json()
+        return OK, exchange.order_json(exchange.find_by_client_id(request.query.get("client_order_id", "")))
 
     def close_all(request: ApiRequest) -> ApiResponse:
         if request.query.get("cancel_orders") in ("true", "True"):
-            for order in exchange.open_orders():
-                _cancel_one(exchange, order, request.moment)
+            _cancel_orders(exchange, request.moment)
         symbols = sorted(exchange.ledger.holdings)
         return MULTI_STATUS, [_close_one(exchange, symbol, request.moment) for symbol in symbols]
 
     def find(request: ApiRequest) -> ApiResponse:
-        return OK, exchange.find(request.names["order_id"]).to_json()
+        return OK, exchange.order_json(exchange.find(request.names["order_id"]))
 
     def replace(request: ApiRequest) -> ApiResponse:
         return OK, exchange.replace(request.names["order_id"], request.body, request.moment).to_json()
@@ -74,6 +73,7 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
         ("GET", "/v2/account", lambda r: (OK, trading.account(exchange, r.moment))),
         ("GET", "/v2/account/activities", lambda r: (OK, trading.activities(exchange, r.query))),
         ("GET", "/v2/account/activities/{kind}", activities_of_kind),
+        ("GET", "/v2/account/portfolio/history", lambda r: (OK, trading.portfolio_history(exchange, r.query))),
         ("GET", "/v2/account/configurations", lambda _: (OK, trading.configurations(exchange))),
         ("PATCH", "/v2/account/configurations", lambda r: (OK, trading.configure(exchange, r.body))),
         ("GET", "/v2/clock", lambda r: (OK, trading.clock(exchange, r.moment + exchange.conditions.clock_skew))),
@@ -99,10 +99,16 @@ def data_routes(data: MarketData) -> list[tuple[str, str, Handler]]:
     return [
         ("GET", "/v2/stocks/bars", lambda r: (OK, data.bars(r.query, r.moment))),
         ("GET", "/v2/stocks/trades/latest", lambda r: (OK, {"trades": data.latest_trades(r.query, r.moment)})),
+        ("GET", "/v2/stocks/quotes/latest", lambda r: (OK, {"quotes": data.latest_quotes(r.query, r.moment)})),
         ("GET", "/v1beta3/crypto/us/bars", lambda r: (OK, data.bars(r.query, r.moment))),
         ("GET", "/v1beta3/crypto/us/latest/trades", lambda r: (OK, {"trades": data.latest_trades(r.query, r.moment)})),
         ("GET", "/v1/corporate-actions", lambda r: (OK, data.corporate_actions(r.query, r.moment))),
     ]
+
+
+def _cancel_orders(exchange: Exchange, moment: float) -> list[dict[str, Any]]:
+    """Entries of a multi-status response for all open orders, except orders that the cancel of another one ends."""
+    return [_cancel_one(exchange, order, moment) for order in exchange.open_orders() if order.open]
 
 
 def _cancel_one(exchange: Exchange, order: Order, moment: float) -> dict[str, Any]:

@@ -48,6 +48,8 @@ class Settings:
     rate_limit: requests per minute, for the trading API and the market data API each.
     duplicate_code: error code for a repeated client order id. max_client_order_id_length: 48 or 128.
     qty_and_notional_status: HTTP status for an order with both quantity and dollar amount, 400 or 422.
+    day_trading_rule: serve the account fields on day trading that Alpaca removed in 2026, and refuse, as until then,
+    the fourth day trade in five sessions of an account below $25,000.
     sip: the account may read the consolidated feed. crypto: the panel symbols are pairs such as BTC/USD that trade
     around the clock by GTC and IOC orders; it needs a bar of every day. actions: corporate actions of the panel.
 
@@ -69,6 +71,7 @@ class Settings:
     duplicate_code: int = 40010001
     max_client_order_id_length: int = 128
     qty_and_notional_status: int = 422
+    day_trading_rule: bool = False
     sip: bool = True
     crypto: bool = False
     actions: tuple[CorporateAction, ...] = field(default=())

@@ -1,4 +1,4 @@
-"""Trading API about the account: balances, positions, orders, activities, configuration; assets, clock and calendar.
+"""Trading API: balances, positions, orders, activities, equity at each close, configuration; assets, clock, calendar.
 
 Functions return JSON values and raise ApiError for requests that Alpaca would refuse. Moments are UTC epoch seconds.
 """
@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from finrl_pod.fake_alpaca.exchange import Exchange
+from finrl_pod.fake_alpaca.order_validation import count_day_trades
 from finrl_pod.fake_alpaca.orders import Order
 from finrl_pod.fake_alpaca.prices import Session, new_york
 from finrl_pod.fake_alpaca.wire_format import (
@@ -79,6 +80,13 @@ def account(exchange: Exchange, moment: float) -> dict[str, Any]:
         "sma": "0",
         "balance_asof": f"{new_york(moment).date()}",
     }
+    if settings.day_trading_rule:
+        day_trades = count_day_trades(ledger.activities, exchange.prices.sessions, moment)
+        fields |= {
+            "pattern_day_trader": False,
+            "daytrade_count": day_trades,
+            "daytrading_buying_power": decimal_text(balances.buying_power * 2),
+        }
     return fields
 
 
@@ -129,7 +137,10 @@ def _held_symbol(exchange: Exchange, name: str) -> str:
 
 
 def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """GET orders. `after` and `until` compare the submission time and are exclusive."""
+    """GET orders. `after` and `until` compare the submission time and are exclusive.
+
+    `nested` lists the legs of an order with exits within that order instead of beside it.
+    """
     parameters = QueryParameters(query)
     status = parameters.choice("status", ("open", "closed", "all"))
     direction = parameters.choice("direction", _DIRECTIONS)
@@ -137,6 +148,7 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
     after, until = (parameters.epoch_microseconds(name) for name in ("after", "until"))
     symbols = {s for s in (query.get("symbols") or "").split(",") if s}
     side = query.get("side")
+    is_nested = query.get("nested") in ("true", "True")
     first, last = (
         exchange.find(query[name]).number if query.get(name) else None for name in ("after_order_id", "before_order_id")
     )
@@ -148,6 +160,7 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
             and (until is None or microseconds(order.submitted_at) < until)
             and (not symbols or order.symbol in symbols)
             and side in (None, "", order.side)
+            and not (is_nested and order.parent)
             and (first is None or order.number > first)
             and (last is None or order.number < last)
         )
@@ -155,7 +168,7 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
     selected_orders = sorted(
         filter(matches, exchange.orders.values()), key=lambda o: o.number, reverse=direction == "desc"
     )
-    return [order.to_json() for order in selected_orders[:limit]]
+    return [exchange.order_json(order) if is_nested else order.to_json() for order in selected_orders[:limit]]
 
 
 def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = None) -> list[dict[str, Any]]:
@@ -195,6 +208,27 @@ def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = 
             raise ApiError(422, INVALID_PARAMETER, f"invalid page_token: {token}")
         entries = entries[ids.index(token) + 1 :]
     return entries[:size]
+
+
+def portfolio_history(exchange: Exchange, query: Mapping[str, str]) -> dict[str, Any]:
+    """GET account/portfolio/history: equity at the close of each session from `start` to `end`."""
+    parameters = QueryParameters(query)
+    timeframe = parameters.choice("timeframe", ("1D",))
+    start, end = (parameters.epoch_seconds(name) for name in ("start", "end"))
+    start_cash = float(exchange.ledger.start_cash)
+    closes = [
+        (moment, float(equity))
+        for moment, equity in exchange.ledger.closes
+        if (start is None or moment >= start) and (end is None or moment <= end)
+    ]
+    return {
+        "timestamp": [int(moment) for moment, _ in closes],
+        "equity": [equity for _, equity in closes],
+        "profit_loss": [equity - start_cash for _, equity in closes],
+        "profit_loss_pct": [equity / start_cash - 1 for _, equity in closes],
+        "base_value": start_cash,
+        "timeframe": timeframe,
+    }
 
 
 def close_position(exchange: Exchange, symbol: str, query: Mapping[str, str], moment: float) -> Order:

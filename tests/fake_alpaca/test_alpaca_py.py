@@ -77,6 +77,20 @@ def test_submit_find_cancel_and_close(served: Client, trading: Any) -> None:
     assert trading.get_all_positions() == []
 
 
+def test_bracket_order_and_portfolio_history(served: Client, trading: Any) -> None:
+    from alpaca.trading.enums import OrderClass, OrderStatus
+    from alpaca.trading.requests import GetOrdersRequest, StopLossRequest, TakeProfitRequest
+
+    exits = {"take_profit": TakeProfitRequest(limit_price=100000), "stop_loss": StopLossRequest(stop_price=0.5)}
+    order = trading.submit_order(order_request(tif="gtc", order_class=OrderClass.BRACKET, **exits))
+    served.server.jump(new_york("2024-03-01 17:00"))
+    assert trading.get_order_by_id(order.id).status is OrderStatus.FILLED
+    assert [leg.status for leg in trading.get_order_by_id(order.id).legs] == [OrderStatus.NEW, OrderStatus.HELD]
+    assert [o.id for o in trading.get_orders(GetOrdersRequest(status="all", nested=True))] == [order.id]
+    assert len(trading.get_orders(GetOrdersRequest(status="all"))) == 3
+    assert trading.get_portfolio_history().equity == [float(trading.get_account().last_equity)]
+
+
 def test_replacing_an_order(served: Client, trading: Any) -> None:
     from alpaca.trading.requests import ReplaceOrderRequest
 
@@ -106,7 +120,12 @@ def test_errors_carry_alpacas_codes(trading: Any) -> None:
 def test_bars_latest_prices_and_corporate_actions(served: Client) -> None:
     from alpaca.data.historical import StockHistoricalDataClient
     from alpaca.data.historical.corporate_actions import CorporateActionsClient
-    from alpaca.data.requests import CorporateActionsRequest, StockBarsRequest, StockLatestTradeRequest
+    from alpaca.data.requests import (
+        CorporateActionsRequest,
+        StockBarsRequest,
+        StockLatestQuoteRequest,
+        StockLatestTradeRequest,
+    )
     from alpaca.data.timeframe import TimeFrame
 
     url = served.server.url
@@ -115,6 +134,8 @@ def test_bars_latest_prices_and_corporate_actions(served: Client) -> None:
     found = data.get_stock_bars(request)
     assert {symbol: len(bars) for symbol, bars in found.data.items()} == {"AAA": 20, "BBB": 20}
     assert data.get_stock_latest_trade(StockLatestTradeRequest(symbol_or_symbols="AAA"))["AAA"].price > 0
+    quote = data.get_stock_latest_quote(StockLatestQuoteRequest(symbol_or_symbols="AAA"))["AAA"]
+    assert 0 < quote.bid_price < quote.ask_price
     actions = CorporateActionsClient("key", "secret", url_override=url)
     day = datetime(2024, 3, 5).date()
     announced = actions.get_corporate_actions(CorporateActionsRequest(symbols=["AAA", "BBB"], start=day, end=day))

@@ -124,10 +124,12 @@ def test_recent_sip_data_needs_a_subscription(start_server: StartServer) -> None
     assert "SIP" in client("GET", "/v2/stocks/bars", 403, params={**query, "feed": "sip"})["message"]
 
 
-def test_latest_trades_are_the_price_of_fills(client: Client) -> None:
+def test_latest_trades_and_quotes_are_at_the_price_of_fills(client: Client) -> None:
     client.server.jump(new_york("2024-03-01 10:00"))
     trades = client("GET", "/v2/stocks/trades/latest?symbols=AAA,ZZZ")["trades"]
-    assert list(trades) == ["AAA"]
+    quotes = client("GET", "/v2/stocks/quotes/latest?symbols=AAA,ZZZ")["quotes"]
+    assert list(trades) == list(quotes) == ["AAA"]
+    assert quotes["AAA"]["bp"] < trades["AAA"]["p"] < quotes["AAA"]["ap"]
     order = client.buy(qty="1")
     client.server.jump(new_york("2024-03-01 10:00:01"))
     assert float(client.order(order)["filled_avg_price"]) == pytest.approx(trades["AAA"]["p"], rel=1e-4)

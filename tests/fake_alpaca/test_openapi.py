@@ -57,6 +57,7 @@ def trade(client: Client) -> Client:
         ("/v2/account", ""),
         ("/v2/account/configurations", ""),
         ("/v2/account/activities", ""),
+        ("/v2/account/portfolio/history", ""),
         ("/v2/orders", "status=all"),
         ("/v2/positions", ""),
         ("/v2/assets", ""),
@@ -108,6 +109,7 @@ def test_responses_to_orders(mutable_account: Client) -> None:
     [
         ("/v2/stocks/bars", f"/v2/stocks/bars?{BARS}"),
         ("/v2/stocks/trades/latest", "/v2/stocks/trades/latest?symbols=AAA"),
+        ("/v2/stocks/quotes/latest", "/v2/stocks/quotes/latest?symbols=AAA"),
         ("/v1/corporate-actions", f"/v1/corporate-actions?{RANGE}"),
     ],
 )

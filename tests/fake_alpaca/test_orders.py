@@ -128,7 +128,7 @@ def test_auction_orders_are_accepted_only_at_certain_hours(
         ({"qty": "100000"}, 403, 40310000, "insufficient buying power"),
         ({"extended_hours": True}, 422, 42210000, "extended hours order must be DAY or GTC limit orders"),
         ({"client_order_id": "x" * 129}, 422, 40010001, "no more than 128"),
-        ({"order_class": "bracket"}, 422, 40010001, "invalid order_class: bracket"),
+        ({"order_class": "bracket"}, 422, 40010001, "bracket orders require take_profit.limit_price"),
         ({"side": "sell", "qty": "0.5"}, 422, 42210000, "fractional orders cannot be sold short"),
     ],
 )
@@ -324,6 +324,22 @@ def test_halt_cancels_auction_orders_and_a_fill_delay_postpones_fills(client: Cl
     query = "symbols=BBB&timeframe=1Day&start=2024-03-01"
     bar = client("GET", f"/v2/stocks/bars?{query}")["bars"]["BBB"][-1]
     assert float(late["filled_avg_price"]) == bar["o"]
+
+
+def test_day_trading_rule_refuses_the_fourth_day_trade_of_a_small_account(start_server: StartServer) -> None:
+    settings = Settings(partial=0.0, cash=Decimal(10_000), day_trading_rule=True)
+    client = start_server(settings, start=new_york("2024-03-01 10:00"))
+    for i in range(4):
+        assert client("GET", "/v2/account")["daytrade_count"] == i
+        client.buy(qty="1")
+        client.server.jump(new_york(f"2024-03-01 10:{10 + 10 * i}"))
+        response = client.buy(side="sell", qty="1", status=200 if i < 3 else 403)
+        client.server.jump(new_york(f"2024-03-01 10:{15 + 10 * i}"))
+    assert response["code"] == 40310100
+    client.server.jump(new_york("2024-03-04 10:00"))
+    client.buy(side="sell", qty="1")  # bought on another day
+    client.server.jump(new_york("2024-03-08 10:00"))
+    assert client("GET", "/v2/account")["daytrade_count"] == 0
 
 
 def test_suspended_account_rejects_orders(client: Client) -> None:

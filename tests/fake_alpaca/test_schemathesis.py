@@ -20,9 +20,9 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 
 SERVED = (
     *("/v2/account", "/v2/assets", "/v2/calendar", "/v2/clock", "/v2/orders", "/v2/positions"),
-    *("/v2/stocks/bars", "/v2/stocks/trades/latest", "/v1/corporate-actions"),
+    *("/v2/stocks/bars", "/v2/stocks/trades/latest", "/v2/stocks/quotes/latest", "/v1/corporate-actions"),
 )
-NOT_SERVED = ("exercise", "/bars/latest", "/portfolio/history")
+NOT_SERVED = ("exercise", "/bars/latest")
 REFUSALS = {400, 403, 404, 405, 422}
 EXAMPLES = 25
 KEYS = {"APCA-API-KEY-ID": "key", "APCA-API-SECRET-KEY": "secret"}
@@ -79,7 +79,7 @@ def check_operation(operation: Any, url: str, statuses: Counter[int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "count"), [("trading", 15), ("market-data", 3)])
+@pytest.mark.parametrize(("name", "count"), [("trading", 15), ("market-data", 4)])
 def test_generated_requests_are_answered_as_documented(active_account: Client, name: str, count: int) -> None:
     statuses: Counter[int] = Counter()
     found = operations(name)

@@ -1,7 +1,8 @@
-"""Queries of the trading API: clock, calendar, order list, activities."""
+"""Queries of the trading API: clock, calendar, order list, activities, portfolio history."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,3 +86,28 @@ def test_activities_are_paged_by_the_id_of_the_last_entry(start_server: StartSer
         query["page_token"] = page[-1]["id"]
     assert found == unpaged
     assert len({fill["id"] for fill in unpaged}) == len(unpaged)
+
+
+def test_portfolio_history_has_the_equity_at_each_close(start_server: StartServer, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    client = start_server(state=state)
+    client.buy(qty="100", time_in_force="opg")
+    client.server.jump(new_york("2024-03-04 17:00"))
+    history = client("GET", "/v2/account/portfolio/history")
+    account = client("GET", "/v2/account")
+    closes = [new_york(f"2024-03-0{day} 16:00").timestamp() for day in (1, 4)]
+    assert history["timestamp"] == closes
+    assert history["equity"][-1] == float(account["equity"]) == float(account["last_equity"])
+    assert history["profit_loss"][-1] == pytest.approx(float(account["equity"]) - 100_000)
+    later = client("GET", "/v2/account/portfolio/history", params={"start": "2024-03-02", "timeframe": "1D"})
+    assert later["equity"] == history["equity"][1:]
+    refusal = client("GET", "/v2/account/portfolio/history", 422, params={"timeframe": "1Min"})
+    assert refusal["message"] == "invalid timeframe: 1Min"
+    client.server.__exit__()
+    assert start_server(state=state)("GET", "/v2/account/portfolio/history") == history
+
+
+def test_removed_day_trading_fields_are_returned_only_on_request(start_server: StartServer) -> None:
+    removed_fields = {"pattern_day_trader", "daytrade_count", "daytrading_buying_power"}
+    assert not removed_fields & set(start_server()("GET", "/v2/account"))
+    assert removed_fields <= set(start_server(Settings(day_trading_rule=True))("GET", "/v2/account"))
