@@ -58,9 +58,9 @@ def _parse_leg(leg: Any, name: str) -> dict[str, Decimal]:
         if price is not None:
             check_price_increment(full_name, price)
             prices[full_name] = price
-    required = f"{name}.{_PRICES_OF_LEG[name][0]}"
-    if required not in prices:
-        raise _invalid(f"{required} is required")
+    required_price = f"{name}.{_PRICES_OF_LEG[name][0]}"
+    if required_price not in prices:
+        raise _invalid(f"{required_price} is required")
     return prices
 
 

@@ -37,6 +37,8 @@ def test_exits_wait_for_the_entry(client: Client) -> None:
     check("trading", "POST", "/v2/orders", 200, order)
     client.server.jump(new_york("2024-03-01 12:00"))
     assert statuses(client, order) == ["new", "held", "held"]
+    refusal = client("PATCH", f"/v2/orders/{order['id']}", 422, json={"limit_price": "6"})
+    assert "bracket orders cannot be replaced" in refusal["message"]
     client("DELETE", f"/v2/orders/{order['id']}", 204)
     assert statuses(client, order) == ["canceled"] * 3
 
