@@ -80,7 +80,7 @@ class Manifest:
 
 
 def describe(panel: Panel, **fields: Any) -> Manifest:
-    """Manifest of a panel; `more`: fields set by the store."""
+    """Manifest of a panel. fields: set by the store."""
     benchmark = panel.benchmark
     return Manifest(
         name=panel.name,

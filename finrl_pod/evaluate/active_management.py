@@ -1,7 +1,7 @@
 """Active management: what a portfolio adds to its base, with intervals, and how far its weights differ from the base.
 
 The statistics of returns (difference of Sharpe ratios, information ratio, alpha, beta, tracking error) follow
-Grinold and Kahn (2000). Intervals of active return and alpha invert the tests of `mean_significance`; the others
+Grinold and Kahn (2000). Intervals of active return and alpha invert the tests of `significance`; the others
 resample the bars of both accounts together, by the stationary bootstrap.
 Weights are [T, N] arrays over the same bars and assets; bars without holdings count as missing.
 """

@@ -100,8 +100,9 @@ def change(step: RewardStep) -> Tensor:
 class Reward:
     """A built-in reward.
 
-    kernel: what it follows from ("growth", besides `base_growth`) or is (scaled "gain"), so that kernels can be used;
-    None if it depends on more. uses_base: whether it needs `base_growth`. has_moments: whether it needs `moments`.
+    kernel: output of the native kernel that the reward is computed from, "growth" or "gain"; None if the kernel has too
+    little, and the environment then steps in torch. uses_base: True if it needs `base_growth`. has_moments: True if it
+    needs `moments`.
     """
 
     function: Callable[[RewardStep], Tensor]

@@ -340,7 +340,7 @@ def unpack(content: str) -> PaperConfig:
 def check(config: PaperConfig, origin: str) -> None:
     """Raises ConfigError for a setting out of its range, or for settings that contradict each other.
 
-    where: source of the settings, for messages.
+    origin: source of the settings, for messages.
     """
     check_settings(f"{origin}: ", config)
     for item in dataclasses.fields(config):

@@ -39,8 +39,8 @@ class ValidationResult(NamedTuple):
 class Cohort:
     """Pods of one generation: member p of the learner is the pod of slot_inits[p].
 
-    rows: points of the learning curves. written: items in the replay buffers before this generation; the oldest is in
-    segment replay_first.
+    rows: points of the learning curves. items_before: items in the replay buffers before this generation; the oldest is
+    in segment replay_first.
     """
 
     learner: Learner

@@ -108,7 +108,7 @@ def with_settings(config: RunConfig, settings: Mapping[str, SettingValue] | None
 
 
 def load_config(config: RunConfig | str | Path) -> RunConfig:
-    """A TOML file, or a preset ("quick", "laptop" or "gpu"), as a RunConfig.
+    """A TOML file, or a preset by name, as a RunConfig.
 
     Raises ConfigError for an invalid file and an unknown preset.
     """

@@ -143,7 +143,10 @@ def compare_account(
     config: PaperConfig, marks: Iterable[tuple[date, Decimal]], marks_by_strategy: Mapping[str, Iterable[tuple[date,
     Decimal]]], backtests: Mapping[str, PaperBacktest], sent_orders: Sequence[OrderStatusRow],
 ) -> list[str]:  # fmt: skip
-    """Return all differences of several strategies and of their sum as sentences. parts: own equity by name."""
+    """Return all differences of several strategies and of their sum as sentences.
+
+    marks_by_strategy: equity of each strategy by name.
+    """
     differences = []
     for strategy, allocation in zip(config.strategies, allocations(config), strict=True):
         own_orders = [order for order in sent_orders if order.run == allocation.name]
@@ -194,7 +197,7 @@ def _bar_range(panel: Panel, start: date, end: date) -> tuple[int, int]:
 def compare(
     marks: Iterable[tuple[date, Decimal]], backtest: PaperBacktest, sent_orders: Iterable[OrderStatusRow]
 ) -> list[str]:
-    """Return all differences as sentences. marks: own equity by session. sent: rows of `status.orders`."""
+    """Return all differences as sentences. marks: equity by session. sent_orders: rows of `status.orders`."""
     differences = []
     days = [str(day) for day in backtest.result.times.astype("datetime64[D]")]
     remaining_equity = dict(zip(days, backtest.equity, strict=True))

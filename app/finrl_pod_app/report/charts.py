@@ -352,7 +352,7 @@ def growth(equity: Floats) -> Floats:
 def set_log_axis(figure: Any, multiples: Mapping[str, Floats], **subplot: int) -> None:
     """Set a log axis with round ticks that covers all curves; a band is cut off where it is wider.
 
-    place: row and col of a subplot.
+    subplot: its row and col.
     """
     ends = [math.log(end(values)) for values in multiples.values() for end in (np.nanmin, np.nanmax)]
     margin = max(MARGIN * (max(ends) - min(ends)), MIN_MARGIN)

@@ -52,7 +52,7 @@ def rule_label(name: str) -> tuple[str, str]:
     return _RULES[name]
 
 
-def rule_cells(rule: Rule | Rule) -> tuple[str, str]:
+def rule_cells(rule: Rule) -> tuple[str, str]:
     """Value and limit of a rule with their units; a dash for a value that could not be computed."""
     above_all = rule.value is None and rule.name == "break_even" and rule.passed  # costs that were tried
     return "∞" if above_all else _with_unit(rule.name, rule.value), _with_unit(rule.name, rule.limit)

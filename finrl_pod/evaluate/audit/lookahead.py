@@ -136,7 +136,7 @@ def check_lookahead(
 class _Search:
     """Faults found so far: the earliest of each part, and the parts that are not deterministic.
 
-    probed: bars at which tables were compared. unprobed: errors that prevented it, with their first bars.
+    probe_count: bars at which tables were compared. unprobed_errors: errors that prevented it, with their first bars.
     """
 
     def __init__(self, pipeline: Pipeline, ignored_names: set[str]) -> None:

@@ -362,7 +362,7 @@ class SimulatedBroker:
 def _first_fill(
     order: Order, start: datetime, path: tuple[float, float], session: Session
 ) -> tuple[datetime, float] | None:
-    """First time from `since` on at which an order fills on the path from open to close, and the price."""
+    """First time from `start` on at which an order fills on the path from open to close, and the price."""
     if start >= session.close:
         return None
     length = session.close - session.open

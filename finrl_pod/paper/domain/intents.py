@@ -101,7 +101,7 @@ def client_order_id(run: str, bar: str, symbol: str, side: Side, attempt: int) -
 def parse_order_id(order_id: str, runs: Iterable[str], submission_date: date) -> tuple[str, str] | None:
     """Return run and bar of an order of one of these runs; None for any other.
 
-    submitted: when the order was. A bar that the id has only as a hash is returned as that hash.
+    submission_date: date of the order. A bar that the id has only as a hash is returned as that hash.
     """
     run = next((run for run in runs if is_run_order_id(order_id, run)), None)
     parts = order_id.split(_SEPARATOR)

@@ -209,7 +209,7 @@ class _Rebuilding:
 def _write_rest(ledger: Ledger, books: BrokerBooks, config: PaperConfig, now: datetime, last_session: date) -> None:
     """Write what the account holds besides, the last prices, and the state from which the daemon goes on.
 
-    until: the last date whose corporate actions are recorded. The daemon records those after its first cash mark.
+    last_session: last date with recorded corporate actions. The daemon records later ones after its first cash mark.
     """
     store = ledger.store
     at_broker = {position.symbol: position for position in books.positions}

@@ -22,7 +22,7 @@ def record_corporate_actions(
 ) -> tuple[CorporateAction, ...]:  # fmt: skip
     """Query the actions of `symbols` up to `today` and record new ones. Returns all actions of the query.
 
-    since: date of the journal start; earlier actions are ignored. pays_dividends: whether the account is credited
+    start: date of the journal start; earlier actions are ignored. pays_dividends: whether the account is credited
     with dividends. Alpaca paper accounts are not; a dividend is then recorded with no cash.
     """
     actions = broker.corporate_actions(symbols, today - LOOKBACK, today)

@@ -51,7 +51,7 @@ def limits_note(decision: Decision, rules: SizingRules) -> str:
 
 @dataclass(frozen=True)
 class OrderPlan:
-    """intents: sales first, then by value. skipped: symbols that cannot be traded now, with the reason.
+    """intents: sales first, then by value. skip_reasons: why a symbol cannot be traded now.
 
     targets: [N] positions aimed at, None for symbols without one. distance: value still to trade as a share of equity.
     """

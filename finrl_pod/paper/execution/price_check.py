@@ -25,7 +25,7 @@ class CheckedPrices:
 
     panel: adjusted window; its last row is the decision bar. closes: valid closes of that bar by symbol, per share as
     of the day of the fills: unadjusted except for splits and stock dividends since the bar. problems: symbol to error
-    message. halted: symbols with an unexplained price jump.
+    message. halted_symbols: symbols with an unexplained price jump.
     """
 
     panel: Panel

@@ -24,7 +24,7 @@ class Exposure:
     """Own holdings and live orders, as input of the limit checks.
 
     equity: own, in currency. positions: own shares. live: signed unfilled shares of live orders. prices: price of
-    each symbol in both. traded: value traded and sent this session. account: shares in the broker account; None if
+    each symbol in both. turnover: value traded and sent this session. account: shares in the broker account; None if
     not queried. limits: limits of the strategy; None for the limits of the manager.
     """
 

@@ -78,7 +78,7 @@ def _distance_now(
 ) -> tuple[Decimal, Decimal]:
     """Distance of the shares of a strategy to its open target, 0 without one, and its equity.
 
-    part: the strategy of `allocations`.
+    allocation: the config of one strategy, from `allocations`.
     """
     book = ledger.books[allocation.name] if config.strategies else ledger
     cash = Decimal(str(allocation.capital)) + book.cash

@@ -27,9 +27,9 @@ class DaySummary:
 
     day_return: return of equity since the previous mark. drawdown: loss since the highest mark. profits: profit of
     positions and trades by symbol since the previous close. strategies: equity of each of several by name.
-    orders: sent in the
-    session, by last known state. distance: value that open targets miss as a share of equity. differences: between
-    account and journal. priced: False if the previous closes are used.
+    orders: number sent in the session by last known
+    state. distance: value that open targets miss as a share of equity. differences: between
+    account and journal. has_prices: False if the previous closes are used.
     """
 
     session: Session

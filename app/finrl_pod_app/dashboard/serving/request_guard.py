@@ -35,8 +35,8 @@ class RequestGuard:
     """Refuse requests under foreign host names or from foreign origins, and add security headers to responses.
 
     hosts: names and addresses under which browsers reach the server directly, over HTTP. proxy_hosts: names under which
-    a proxy forwards them, over HTTP or HTTPS. An origin must have the port of the Host header. Headers of a response
-    headers are kept.
+    a proxy forwards them, over HTTP or HTTPS. An origin must have the port of the Host header. Headers that
+    the application sets itself are kept.
     """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str], proxy_hosts: Sequence[str] = ()) -> None:
