@@ -285,7 +285,7 @@ def test_resume_accepts_configs_without_device_and_refuses_another_device(
 def test_market_run_is_not_resumed_as_a_gymnasium_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text('{"config": {}}')
     assert run(arguments(tmp_path, "--resume")) == 2
-    assert "config.json has no 'agent', so it is not a run of train --env" in capsys.readouterr().err
+    assert f"{tmp_path} is not a run of train --env" in capsys.readouterr().err
 
 
 def test_gymnasium_options_are_refused_with_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ DEFINITIONS = {
     "counted (Bailey and López de Prado 2014).",
     "pbo": "Probability of backtest overfitting: how often the best trial on one half of the period ranks below the "
     "median on the other half (Bailey et al. 2017).",
-    "interval": "Confidence interval (95%) from the stationary bootstrap (Politis and Romano 1994).",
+    "interval": "Confidence interval (90%) from the stationary bootstrap (Politis and Romano 1994).",
 }
 
 
