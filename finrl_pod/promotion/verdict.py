@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, ValidationError
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import other_folder, read_json, to_plain, write_json
@@ -70,7 +70,7 @@ class Rule(Part):
     name: str
     value: Number
     limit: Number
-    passed: bool
+    passed: StrictBool  # "no" is damage, not False
     sentence: str
 
 
@@ -204,7 +204,7 @@ class Verdict(Part):
     looks: number of looks at the test period, including this one. edge: None if the test could not be computed.
     """
 
-    promoted: bool
+    promoted: StrictBool
     reasons: tuple[str, ...]
     rules: tuple[Rule, ...] = ()
     trials: Annotated[TrialCounts | None, BeforeValidator(_none_if_empty)] = None

@@ -95,8 +95,8 @@ def call(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tupl
 def promote_all(evidence: PromotionEvidence, gate: GateConfig) -> Verdict:
     """The gate's verdict with every rule passed."""
     verdict = apply_gate(evidence, gate, draws=20)
-    rules = tuple(dataclasses.replace(rule, passed=True) for rule in verdict.rules)
-    return dataclasses.replace(verdict, promoted=True, rules=rules)
+    rules = tuple(rule.model_copy(update={"passed": True}) for rule in verdict.rules)
+    return verdict.model_copy(update={"promoted": True, "rules": rules})
 
 
 def test_promoted_champions_are_handed_over_and_refused_ones_change_nothing(
