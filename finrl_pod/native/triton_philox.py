@@ -37,8 +37,9 @@ def philox(keys, counts, out, n, blocks, KIND: tl.constexpr, BLOCK: tl.constexpr
         y = (c >> 8).to(dtype) * scale
         z = (d >> 8).to(dtype) * scale
     else:
-        scale = 1.0 / 4294967296.0
-        turn = 6.283185307179586 / 4294967296.0
+        # Triton makes a float32 tensor of a number that is assigned without constexpr.
+        scale: tl.constexpr = 1.0 / 4294967296.0
+        turn: tl.constexpr = 6.283185307179586 / 4294967296.0
         first = tl.sqrt(-2 * tl.log(a.to(dtype) * scale + scale / 2))
         second = tl.sqrt(-2 * tl.log(c.to(dtype) * scale + scale / 2))
         w = first * tl.cos(b.to(dtype) * turn)

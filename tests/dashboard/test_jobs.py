@@ -55,7 +55,7 @@ def test_pause_resume_and_stop(tmp_path: Path) -> None:
         assert runs.status_of(run) == "running"
         progress = runs.progress_of(run)
         assert progress is not None
-        assert progress["total_samples"] > 0
+        assert progress.total_samples > 0
         jobs.pause(run)
         wait_for(lambda: runs.status_of(run) == "paused")
         held = reopened(run).stamp

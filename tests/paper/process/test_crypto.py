@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
 @pytest.fixture(scope="module")
 def sliced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
     """Orders in slices, killed between two slices and when one is accepted."""
-    slicing = {"schedule": "vwap", "minutes": 60.0, "interval_minutes": 15.0, "history": 3}
+    slicing = {"schedule": "vwap", "minutes": 60.0, "interval_minutes": 15.0}
     with harness(tmp_path_factory.mktemp("sliced"), slicing=slicing, timing={"poll": 60.0}) as started:
         started.start()
         started.kill_at(started.days[1].open + 20 * 60)
