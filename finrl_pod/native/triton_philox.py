@@ -38,10 +38,10 @@ def philox(keys, counts, out, n, blocks, KIND: tl.constexpr, BLOCK: tl.constexpr
         z = (d >> 8).to(dtype) * scale
     else:
         # Triton makes a float32 tensor of a number that is assigned without constexpr.
-        scale: tl.constexpr = 1.0 / 4294967296.0
+        unit: tl.constexpr = 1.0 / 4294967296.0
         turn: tl.constexpr = 6.283185307179586 / 4294967296.0
-        first = tl.sqrt(-2 * tl.log(a.to(dtype) * scale + scale / 2))
-        second = tl.sqrt(-2 * tl.log(c.to(dtype) * scale + scale / 2))
+        first = tl.sqrt(-2 * tl.log(a.to(dtype) * unit + unit / 2))
+        second = tl.sqrt(-2 * tl.log(c.to(dtype) * unit + unit / 2))
         w = first * tl.cos(b.to(dtype) * turn)
         x = first * tl.sin(b.to(dtype) * turn)
         y = second * tl.cos(d.to(dtype) * turn)
