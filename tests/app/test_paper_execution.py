@@ -102,5 +102,5 @@ def test_failing_strategy_is_reported_with_its_date(tmp_path: Path, body: str, m
 
 
 def test_a_paper_config_needs_paper_execution(config: Path) -> None:
-    with pytest.raises(InputError, match=r"config needs execution"):
+    with pytest.raises(InputError, match='needs execution "paper"'):
         run_backtest("equal_weight", paper=load(config))
