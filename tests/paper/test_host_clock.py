@@ -70,7 +70,7 @@ def test_clock_step_during_recovery_does_not_postpone_the_decision(tmp_path: Pat
 def test_impossible_clock_of_the_broker_is_not_used(tmp_path: Path, year: int) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9))
-    wrong = dataclasses.replace(sim.account.clock(), now=datetime(year, 1, 1, tzinfo=UTC))
+    wrong = datetime(year, 1, 1, tzinfo=UTC)
     sim.broker.overrides["clock"] = for_first_calls(1, lambda _: wrong)
     sim.day(date(2024, 1, 12))
     assert [message for _, kind, message in sim.alerts if kind == "unavailable" and "clock" in message]

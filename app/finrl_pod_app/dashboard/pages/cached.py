@@ -15,6 +15,7 @@ import streamlit as st
 
 from finrl_pod_app.dashboard.queries import machine, runs, training
 from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.report.edge_text import verdict_paragraph
 
 if TYPE_CHECKING:
     from finrl_pod.data.store import Manifest
@@ -104,6 +105,11 @@ def verdict(run: runs.RunFiles) -> Verdict | None:
 def report(run: runs.RunFiles) -> RunReport:
     """The report of a run; without any parts before it has finished."""
     return runs.report(run)
+
+
+def paragraph_of(run: runs.RunFiles, verdict: Verdict) -> list[str]:
+    """The first paragraph of a verdict."""
+    return verdict_paragraph(report(run).model_copy(update={"verdict": verdict}))
 
 
 @lru_cache(maxsize=MAX_REPORTS)

@@ -14,7 +14,7 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.compare_views import show_comparison
-from finrl_pod_app.dashboard.pages.result_views import paragraph_of, show_rules
+from finrl_pod_app.dashboard.pages.result_views import show_rules
 from finrl_pod_app.dashboard.pages.widgets import damaged_note, runs_with_champion, show_errors
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
@@ -176,7 +176,7 @@ def _show_verdicts(champions: Sequence[runs.RunFiles]) -> None:
         if verdict is None:
             st.caption(f"{name}: not evaluated yet.")
             continue
-        paragraph = " ".join(paragraph_of(run, verdict))
+        paragraph = " ".join(cached.paragraph_of(run, verdict))
         st.markdown(f"{name}: {theme.escape_markdown(paragraph)}")
         outcome = "promoted" if verdict.promoted else "not promoted"
         with st.expander(f"{name}: {outcome}", expanded=len(champions) == 1):

@@ -13,7 +13,6 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import run_columns
-from finrl_pod_app.dashboard.pages.result_views import paragraph_of
 from finrl_pod_app.dashboard.pages.run_monitor import show_progress
 from finrl_pod_app.dashboard.pages.widgets import page_of, show_badge, show_equity, show_errors, show_selectable_table
 from finrl_pod_app.dashboard.queries import paper_journal, paper_state, runs
@@ -98,7 +97,7 @@ def _show_newest(all_runs: Sequence[runs.RunFiles], summaries: Sequence[runs.Run
     verdict = cached.verdict(run)
     with st.container(border=True):
         st.markdown(f"**Newest result: {_run_link(newest.name)}**")
-        for sentence in paragraph_of(run, verdict) if verdict else ():
+        for sentence in cached.paragraph_of(run, verdict) if verdict else ():
             st.markdown(theme.escape_markdown(sentence))
         with st.container(horizontal=True):
             st.metric("CAGR on test", theme.percent(newest.annual_return), width=METRIC_WIDTH)

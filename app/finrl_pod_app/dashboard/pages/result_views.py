@@ -17,7 +17,6 @@ from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, show_table, show_
 from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.report import contribution
 from finrl_pod_app.report.columns import champion_first, display_name
-from finrl_pod_app.report.edge_text import verdict_paragraph
 from finrl_pod_app.report.mandate_text import METHODS, added_rows, mandate_settings, usage_periods, usage_rows
 from finrl_pod_app.report.records import Added, MandateUsage, RunReport
 
@@ -37,7 +36,7 @@ def show_paragraph(run: runs.RunFiles, verdict: Verdict | None) -> None:
     if verdict is None:
         st.info("Verdict: not evaluated yet.", icon=":material/gavel:")
         return
-    paragraph = [theme.escape_markdown(line) for line in paragraph_of(run, verdict)]
+    paragraph = [theme.escape_markdown(line) for line in cached.paragraph_of(run, verdict)]
     if verdict.promoted and not (verdict.edge and verdict.edge.is_demonstration):
         st.success("\n\n".join(paragraph), icon=":material/verified:")
         return
@@ -71,11 +70,6 @@ def show_rules(run: runs.RunFiles, verdict: Verdict) -> None:
         alt = "Out-of-sample rank of the in-sample best trial: bars left of zero are below the median."
         RUN_FIGURES.show(_logits_figure, (run,), f"logits of {run.name}", alt=alt, height=240)
         st.caption("Left of 0, the best trial of one half of the period ranks below the median on the other half.")
-
-
-def paragraph_of(run: runs.RunFiles, verdict: Verdict) -> list[str]:
-    """The first paragraph of a verdict."""
-    return verdict_paragraph(cached.report(run).model_copy(update={"verdict": verdict}))
 
 
 def _effective_trials(verdict: Verdict) -> float | None:
