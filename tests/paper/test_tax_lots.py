@@ -75,7 +75,7 @@ def test_named_lots_are_closed_first(sim: SimulatedDaemon, tmp_path: Path) -> No
         ("sale,lot,shares\nx,1,1\n", "whole numbers"),
         ("sale,lot,shares\n1,1,NaN\n", "shares must be above 0"),
         ("sale,lot,shares\n999999,1,1\n", "there is no sale 999999"),
-        ("sale,lot,shares\nSALE,999999,1\n", "cannot close 1 shares of lot 999999, which has no shares then"),
+        ("sale,lot,shares\nSALE,999999,1\n", "cannot close 1 shares of lot 999999: it has no shares then"),
         ("sale,lot,shares\nSALE,LOT,100000\n", "cannot close 100000 shares of lot"),
     ],
 )
