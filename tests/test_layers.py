@@ -74,7 +74,6 @@ FOLDER_RANK = {
             "environment_training",
             "training",
             "multi_agent",
-            "bench",
             "paper",
         ),
         *("dashboard", "cli", "api"),

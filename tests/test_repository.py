@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,18 @@ def test_index_commands_are_recognised() -> None:
         assert FROM_INDEX.search(text)
     for text in ("uvx --from WHEEL finrl-pod demo", "pip install ./finrl_pod-1.whl", "pip install 'finrl-pod[ray]'"):
         assert not FROM_INDEX.search(text)
+
+
+def test_module_names_are_assigned_once() -> None:
+    """A second constant of the same name silently changes what the functions above it use."""
+    tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    names = Counter(
+        (file, target.id)
+        for file in tracked.split()
+        for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and target.id != "_"
+    )
+    assert names
+    assert [name for name, count in names.items() if count > 1] == []

@@ -303,8 +303,7 @@ def _not_a_clock(path: Path) -> InputError:
 
 _NEVER = 1e12  # simulated time that is never reached
 _LEASE_SECONDS = 0.5  # real: when the server process is stopped or starved, simulated time stops too
-_FOLLOWING_POLL_SECONDS = 0.001
-_POLL_SECONDS = 0.05
+_IDLE_POLL_SECONDS = 0.05  # real seconds between two updates without a client to follow
 
 
 class ClockPacer:
@@ -351,8 +350,9 @@ class ClockPacer:
     def next_update(self) -> float:
         """Real seconds until `update` must be called again, at most."""
         if self._following:
-            return _FOLLOWING_POLL_SECONDS
-        return min(_POLL_SECONDS, self._clock.real_until(self._actions[0][0])) if self._actions else _POLL_SECONDS
+            return _POLL_SECONDS
+        wait = self._clock.real_until(self._actions[0][0]) if self._actions else _IDLE_POLL_SECONDS
+        return min(_IDLE_POLL_SECONDS, wait)
 
     def _follow_sleep_mark(self) -> None:
         until = self._clock.sleep_mark.until
