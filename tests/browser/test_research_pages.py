@@ -37,9 +37,13 @@ def file_hashes(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
+# The values of the first curve: an empty list while the page replaces the figure.
+FIRST_CURVE = "[...(document.querySelector('.js-plotly-plot')?._fullData?.[0]?.y ?? [])]"
+
+
 def last_value(page: Page) -> float:
     """The last value of the figure's first curve."""
-    return float(page.evaluate("[...document.querySelector('.js-plotly-plot')._fullData[0].y].at(-1)"))
+    return float(page.wait_for_function(f"() => {FIRST_CURVE}.at(-1)").json_value())
 
 
 def focused_text(page: Page) -> str:
@@ -71,11 +75,9 @@ def test_comparison_under_the_cost_slider(dashboard: DashboardProcess, trained: 
     thumb = page.get_by_role("slider").first
     thumb.focus()
     thumb.press("End")  # by keyboard
-    page.wait_for_function(
-        "before => [...document.querySelector('.js-plotly-plot')._fullData[0].y].at(-1) < 0.999 * before", arg=before
-    )
+    page.wait_for_function(f"before => {FIRST_CURVE}.at(-1) < 0.999 * before", arg=before)
     page.get_by_text("Drawdown", exact=True).last.click()
-    page.wait_for_function("() => Math.max(...document.querySelector('.js-plotly-plot')._fullData[0].y) <= 1e-9")
+    page.wait_for_function(f"() => {FIRST_CURVE}.length > 0 && Math.max(...{FIRST_CURVE}) <= 1e-9")
 
 
 def test_invalid_uploads_are_refused_and_not_stored(dashboard: DashboardProcess, open_page: Opener) -> None:
