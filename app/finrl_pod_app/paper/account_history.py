@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from sqlalchemy import select
 
 from finrl_pod.evaluate.paper_backtest import Auction, TradedPrices
 from finrl_pod.paper.domain.intents import FLATTEN
@@ -64,24 +63,12 @@ def daily_terms(panel: Panel, close: Floats, prices: TradedPrices | None, auctio
 
 
 def _fills(store: Store, run: str, times: Sequence[str]) -> list[AccountFill]:
-    fills = schema.fills.c
-    orders = schema.orders.c
-    intents = schema.intents.c
-    query = (
-        select(fills.at, fills.quantity, fills.price, fills.fee, intents.bar, intents.symbol, intents.side)
-        .join(schema.orders, fills.order_id == orders.id)
-        .join(schema.intents, orders.intent_id == intents.id)
-        .where(intents.run == run)
-        .order_by(fills.id)
-    )
-    with store.read() as connection:
-        rows = connection.execute(query).all()
     return [
         AccountFill(
             bisect_left(times, row.at), row.symbol, Side(row.side).sign * float(row.quantity), float(row.price),
             float(row.fee), not row.bar.startswith(FLATTEN),
         )
-        for row in rows
+        for row in store.query(schema.fills_with_intents.where(schema.intents.c.run == run))
     ]  # fmt: skip
 
 

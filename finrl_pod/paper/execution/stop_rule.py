@@ -53,15 +53,14 @@ def _marks(store: Store, run: str, started: str, marks: Table) -> list[tuple[Dec
     """Own equity and the base growth at the decisions of the last year since the base account started."""
     decisions = schema.decisions.c
     own_marks = [marks.c.run == run] if "run" in marks.c else []
-    with store.read() as connection:
-        rows = connection.execute(
-            select(decisions.state, marks.c.equity)
-            .join(marks, marks.c.session == decisions.bar)
-            .where(decisions.run == run, decisions.state.is_not(None), *own_marks)
-            .order_by(decisions.id.desc())
-            .limit(HORIZON)
-        ).all()
-    accounts = [(Decimal(row.equity), DecisionState.decode(row.state).base) for row in reversed(rows)]
+    query = (
+        select(decisions.state, marks.c.equity)
+        .join(marks, marks.c.session == decisions.bar)
+        .where(decisions.run == run, decisions.state.is_not(None), *own_marks)
+        .order_by(decisions.id.desc())
+        .limit(HORIZON)
+    )
+    accounts = [(Decimal(row.equity), DecisionState.decode(row.state).base) for row in reversed(store.query(query))]
     return [(own_equity, base.growth) for own_equity, base in accounts if base is not None and base.started == started]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from finrl_pod.paper.domain.records import CorporateAction
 from finrl_pod.paper.journal import schema
@@ -36,12 +36,8 @@ class Closes:
 
     def before(self, day: str) -> dict[str, Decimal]:
         """Last close by symbol of a bar before a date (ISO), in today's shares."""
-        newest = (
-            select(func.max(schema.closes.c.id)).where(schema.closes.c.session < day).group_by(schema.closes.c.symbol)
-        )
-        return {
-            row.symbol: Decimal(row.price) for row in self._store.rows(schema.closes, schema.closes.c.id.in_(newest))
-        }
+        closes = _read_last_closes(self._store, schema.closes.c.session < day)
+        return {symbol: close.price for symbol, close in closes.items()}
 
     def record(self, session: str, prices: Mapping[str, Decimal], now: datetime) -> None:
         """Write the closes of a session, except those that are stored already."""
@@ -69,7 +65,7 @@ class Closes:
         self._last_closes |= closes
 
 
-def _read_last_closes(store: Store) -> dict[str, Close]:
-    newest = select(func.max(schema.closes.c.id)).group_by(schema.closes.c.symbol)
+def _read_last_closes(store: Store, *conditions: ColumnElement[bool]) -> dict[str, Close]:
+    newest = select(func.max(schema.closes.c.id)).where(*conditions).group_by(schema.closes.c.symbol)
     rows = store.rows(schema.closes, schema.closes.c.id.in_(newest))
     return {row.symbol: Close(row.session, Decimal(row.price)) for row in rows}

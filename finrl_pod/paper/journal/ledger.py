@@ -126,8 +126,7 @@ class Ledger:
 
     def intent_of_order(self, broker_id: str) -> LedgerEntry | None:
         """Return the open intent that an order belongs to, or None."""
-        open_ = self.open.values()
-        return next((t for t in open_ if any(o.broker_id == broker_id for o in t.orders)), None)
+        return next((t for t in self.open.values() if any(o.broker_id == broker_id for o in t.orders)), None)
 
     def record(self, order: TrackedOrder, change: Change, now: datetime, source: str, detail: str = "") -> bool:
         """Write an order's new state and fills in one transaction. Returns False if nothing changed."""
@@ -143,10 +142,7 @@ class Ledger:
                 )  # fmt: skip
         order.update(change.order)
         for fill in change.fills:
-            signed_quantity = order.side.sign * fill.quantity
-            for book in (self, self.books[order.run]):
-                book.positions[order.symbol] += signed_quantity
-                book.cash -= signed_quantity * fill.price + fill.fee
+            self._add_fill(order.run, order.symbol, order.side, fill.quantity, fill.price, fill.fee)
         return True
 
     def close(self, entry: LedgerEntry, state: IntentState, now: datetime, detail: str = "") -> None:
@@ -219,12 +215,9 @@ class Ledger:
             changes[run] = ((change * fraction).quantize(PART_STEP), (cash * fraction).quantize(PART_STEP))
         if changes:
             largest = max(shares_by_run, key=lambda run: abs(shares_by_run[run]))
-            totals = enumerate((change, cash))
-            remainders = [value - sum((portion[i] for portion in changes.values()), ZERO) for i, value in totals]
-            changes[largest] = (
-                changes[largest][0] + remainders[0],
-                changes[largest][1] + remainders[1],
-            )
+            share_sum, cash_sum = (sum(column, ZERO) for column in zip(*changes.values(), strict=True))
+            shares_of_largest, cash_of_largest = changes[largest]
+            changes[largest] = (shares_of_largest + change - share_sum, cash_of_largest + cash - cash_sum)
         return changes
 
     def _apply_change(
@@ -271,23 +264,14 @@ class Ledger:
 
     def closed_intents_value(self, run: str, bar: str) -> Decimal:
         """Return the value filled by closed intents of a run's decision bar, at the decision prices."""
-        fills = schema.fills.c
-        orders = schema.orders.c
         intents = schema.intents.c
-        query = (
-            select(fills.quantity, intents.reference_price, intents.id)
-            .join(schema.orders, fills.order_id == orders.id)
-            .join(schema.intents, orders.intent_id == intents.id)
-            .where(intents.run == run, intents.bar == bar)
-        )
-        with self.store.read() as connection:
-            rows = connection.execute(query).all()
-        return sum((Decimal(r.quantity) * Decimal(r.reference_price) for r in rows if r.id not in self.open), ZERO)
+        rows = self.store.query(schema.fills_with_intents.where(intents.run == run, intents.bar == bar))
+        values = (Decimal(r.quantity) * Decimal(r.reference_price) for r in rows if r.intent_id not in self.open)
+        return sum(values, ZERO)
 
     def client_order_ids(self) -> set[str]:
         """Return every client_order_id in the journal."""
-        with self.store.read() as connection:
-            return set(connection.execute(select(schema.orders.c.client_order_id)).scalars())
+        return {row.client_order_id for row in self.store.query(select(schema.orders.c.client_order_id))}
 
     def newest_moment(self) -> datetime | None:
         """Return when the newest order was written, or the first comparison with the account; None without either."""
@@ -317,28 +301,18 @@ class Ledger:
     # ------------------------------------------------------------------ helpers
 
     def _load(self) -> None:
-        fills = schema.fills.c
         orders = schema.orders.c
         intents = schema.intents.c
-        actions = schema.corporate_actions.c
+        parts = select(schema.action_parts, schema.corporate_actions.c.symbol).join_from(
+            schema.action_parts, schema.corporate_actions
+        )
         with self.store.read() as connection:
-            for row in connection.execute(
-                select(intents.run, intents.symbol, intents.side, fills.quantity, fills.price, fills.fee)
-                .join(schema.orders, fills.order_id == orders.id)
-                .join(schema.intents, orders.intent_id == intents.id)
-            ):
-                signed_quantity = Side(row.side).sign * Decimal(row.quantity)
-                for book in (self, self.books[row.run]):
-                    book.positions[row.symbol] += signed_quantity
-                    book.cash -= signed_quantity * Decimal(row.price) + Decimal(row.fee)
+            for row in connection.execute(schema.fills_with_intents):
+                self._add_fill(row.run, row.symbol, Side(row.side), *map(Decimal, (row.quantity, row.price, row.fee)))
             for row in connection.execute(select(schema.corporate_actions)):
                 self.positions[row.symbol] += Decimal(row.own_change)
                 self.cash += Decimal(row.cash)
-            for row in connection.execute(
-                select(schema.action_parts, actions.symbol).join(
-                    schema.corporate_actions, schema.action_parts.c.action_id == actions.id
-                )
-            ):
+            for row in connection.execute(parts):
                 self.books[row.run].positions[row.symbol] += Decimal(row.own_change)
                 self.books[row.run].cash += Decimal(row.cash)
             final = [state.value for state in IntentState if state.final]
@@ -352,6 +326,11 @@ class Ledger:
                 ).all():
                     entry.orders.append(_tracked_order(connection, order, row))
                 self.open[row.id] = entry
+
+    def _add_fill(self, run: str, symbol: str, side: Side, quantity: Decimal, price: Decimal, fee: Decimal) -> None:
+        for book in (self, self.books[run]):
+            book.positions[symbol] += side.sign * quantity
+            book.cash -= side.sign * quantity * price + fee
 
     def _add_order(self, entry: LedgerEntry, terms: OrderRequest | Order, now: datetime, source: str) -> TrackedOrder:
         attempt = len(entry.orders)

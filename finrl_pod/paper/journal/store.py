@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import IO, Any
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, func, insert, select, text
+from sqlalchemy import URL, Connection, Engine, Select, Table, create_engine, event, func, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
 from finrl_pod.errors import JournalError
@@ -74,12 +74,11 @@ class Store:
             with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
                 temporary = Path(folder) / path.name
                 os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, FILE_MODE))
-                store = cls(temporary, _engine(temporary))
-                try:
-                    with store.write() as connection:
-                        schema.create_tables(connection)
-                finally:
-                    store.close()
+                with (
+                    contextlib.closing(cls(temporary, _engine(temporary))) as store,
+                    store.write() as connection,
+                ):
+                    schema.create_tables(connection)
                 with open(temporary, "rb") as file:
                     os.fsync(file.fileno())
                 with contextlib.suppress(FileExistsError):
@@ -134,8 +133,12 @@ class Store:
 
     def rows(self, table: Table, *conditions: Any) -> Sequence[Any]:
         """Return all matching rows, oldest first."""
+        return self.query(select(table).where(*conditions).order_by(table.c.id))
+
+    def query(self, query: Select[Any]) -> Sequence[Any]:
+        """Return all rows of a query."""
         with self.read() as connection:
-            return connection.execute(select(table).where(*conditions).order_by(table.c.id)).all()
+            return connection.execute(query).all()
 
     def count(self, table: Table, *conditions: Any) -> int:
         """Return the number of matching rows."""

@@ -184,21 +184,10 @@ def _split(open_lots: list[Lot], change: Decimal) -> None:
 
 
 def _fills(store: Store) -> list[_Event]:
-    fills = schema.fills.c
-    orders = schema.orders.c
-    intents = schema.intents.c
-    query = (
-        select(schema.fills, intents.run, intents.symbol, intents.side)
-        .join(schema.orders, fills.order_id == orders.id)
-        .join(schema.intents, orders.intent_id == intents.id)
-        .order_by(fills.id)
-    )
-    with store.read() as connection:
-        rows = connection.execute(query).all()
     return [
         _Event(
             at=row.at,
-            kind="buy" if Side(row.side) is Side.BUY else "sell",
+            kind="buy" if row.side == Side.BUY else "sell",
             number=row.id,
             strategy=row.run,
             symbol=row.symbol,
@@ -207,7 +196,7 @@ def _fills(store: Store) -> list[_Event]:
             value=Decimal(row.quantity) * Decimal(row.price),
             fee=Decimal(row.fee),
         )
-        for row in rows
+        for row in store.query(schema.fills_with_intents)
     ]
 
 
@@ -220,10 +209,8 @@ def _changes(store: Store) -> list[_Event]:
         .join(schema.corporate_actions, parts.action_id == actions.id)
         .order_by(parts.id)
     )
-    with store.read() as connection:
-        rows = connection.execute(query).all()
     events = []
-    for row in rows:
+    for row in store.query(query):
         change = Decimal(row.own_change)
         if row.kind == SOLD_BY_OTHERS and change:
             events.append(_Event(row.at, "sell", 0, row.run, row.symbol, row.at, -change, Decimal(row.cash)))

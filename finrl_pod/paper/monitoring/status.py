@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
+from finrl_pod.paper.domain.intents import FLATTEN
 from finrl_pod.paper.domain.records import Side
 from finrl_pod.paper.execution.sizing import TargetStatus, account_distance, current_targets
 from finrl_pod.paper.journal import commands, schema
@@ -262,16 +263,7 @@ def orders(store: Store) -> list[OrderStatusRow]:
 
 def slippage(store: Store, modelled_bps: float) -> Slippage:
     """Return realised and modelled slippage of the fills, without flatten commands."""
-    fills = schema.fills.c
-    order = schema.orders.c
-    intents = schema.intents.c
-    with store.read() as connection:
-        rows = connection.execute(
-            select(fills.quantity, fills.price, intents.reference_price, intents.side)
-            .join(schema.orders, fills.order_id == order.id)
-            .join(schema.intents, order.intent_id == intents.id)
-            .where(intents.bar.not_like("flatten%"))
-        ).all()
+    rows = store.query(schema.fills_with_intents.where(schema.intents.c.bar.not_like(f"{FLATTEN}%")))
     value = sum((Decimal(r.quantity) * Decimal(r.reference_price) for r in rows), Decimal(0))
     price_change = sum(
         (Side(r.side).sign * Decimal(r.quantity) * (Decimal(r.price) - Decimal(r.reference_price)) for r in rows),
@@ -284,11 +276,9 @@ def slippage(store: Store, modelled_bps: float) -> Slippage:
 def metrics(store: Store, config: PaperConfig) -> dict[str, float]:
     """Return the gauges of /metrics by name."""
     mark = store.last(schema.equity)
-    risk = store.last(schema.risk_states)
-    state = RiskState.ACTIVE if risk is None else RiskState(risk.state)
     return {
         "equity": float(mark.equity) if mark is not None else config.capital,
-        "state": float(list(RiskState).index(state)),
+        "state": float(list(RiskState).index(commands.read_risk_state(store))),
         "decisions": float(store.count(schema.decisions)),
         "orders": float(store.count(schema.orders)),
         "fills": float(store.count(schema.fills)),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-
-from sqlalchemy import select
 
 from finrl_pod.paper.domain.order_state import OrderState
 from finrl_pod.paper.domain.records import Session, Side
@@ -110,26 +109,16 @@ def summarise_day(
 
 def _flows(ledger: Ledger, start: str) -> tuple[dict[str, Decimal], dict[str, Decimal], int]:
     """Cash from fills and dividends and shares bought by symbol since a time, and the number of fills."""
-    fills = schema.fills.c
-    orders = schema.orders.c
-    intents = schema.intents.c
-    query = (
-        select(fills.quantity, fills.price, fills.fee, intents.symbol, intents.side)
-        .join(schema.orders, fills.order_id == orders.id)
-        .join(schema.intents, orders.intent_id == intents.id)
-        .where(fills.time > start)
-    )
-    with ledger.store.read() as connection:
-        rows = connection.execute(query).all()
-    cash: dict[str, Decimal] = {}
-    shares_bought: dict[str, Decimal] = {}
+    rows = ledger.store.query(schema.fills_with_intents.where(schema.fills.c.time > start))
+    cash: dict[str, Decimal] = defaultdict(Decimal)
+    shares_bought: dict[str, Decimal] = defaultdict(Decimal)
     for row in rows:
         signed_quantity = Side(row.side).sign * Decimal(row.quantity)
-        cash[row.symbol] = cash.get(row.symbol, ZERO) - signed_quantity * Decimal(row.price) - Decimal(row.fee)
-        shares_bought[row.symbol] = shares_bought.get(row.symbol, ZERO) + signed_quantity
+        cash[row.symbol] -= signed_quantity * Decimal(row.price) + Decimal(row.fee)
+        shares_bought[row.symbol] += signed_quantity
     for row in ledger.store.rows(schema.corporate_actions, schema.corporate_actions.c.at > start):
         if dividend := Decimal(row.cash):
-            cash[row.symbol] = cash.get(row.symbol, ZERO) + dividend
+            cash[row.symbol] += dividend
     return cash, shares_bought, len(rows)
 
 
@@ -137,10 +126,6 @@ def _order_states(ledger: Ledger, start: str) -> dict[str, int]:
     """Number of orders since a time by last known status at the broker, or by our state if it has none."""
     numbers = {row.id for row in ledger.store.rows(schema.orders, schema.orders.c.at > start)}
     last = {row.order_id: row for row in ledger.store.rows(schema.order_events, schema.order_events.c.at > start)}
-    counts: dict[str, int] = {}
-    for number in numbers:
-        row = last[number]
-        is_known_to_broker = OrderState(row.state) in (OrderState.ENDED, OrderState.WORKING)
-        state = (row.status if is_known_to_broker else row.state).replace("_", " ")
-        counts[state] = counts.get(state, 0) + 1
-    return counts
+    known_to_broker = (OrderState.ENDED, OrderState.WORKING)
+    rows = (last[number] for number in numbers)
+    return Counter((row.status if row.state in known_to_broker else row.state).replace("_", " ") for row in rows)
