@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -34,15 +35,8 @@ SHARE_TOLERANCE = 1e-9
 MAX_SLICES = 80  # of an order; the ids of its orders have two digits
 PARTIAL_LIMITS = ("max_position", "max_order", "max_turnover")  # that each of several strategies may set
 PAPER_ONLY = {"strategy", "run", "champion", "strategies", "symbols", "journal", "broker", "schedule"}
-OF_TOURNAMENTS = (
-    "tournament",
-    "agent",
-    "features",
-    "environment",
-    "splits",
-    "mandate",
-    "gate",
-)  # sections of a run's config
+# Sections of a tournament config.
+OF_TOURNAMENTS = ("tournament", "agent", "features", "environment", "splits", "mandate", "gate")
 
 
 @dataclass(frozen=True)
@@ -315,20 +309,20 @@ def allocations(config: PaperConfig) -> tuple[PaperConfig, ...]:
     """
     if not config.strategies:
         return (config,)
-    return tuple(_allocation(config, strategy) for strategy in config.strategies)
-
-
-def _allocation(config: PaperConfig, strategy: StrategyConfig) -> PaperConfig:
-    limits = {name: getattr(strategy, name) or getattr(config.risk, name) for name in PARTIAL_LIMITS}
-    return dataclasses.replace(
-        config,
-        name=f"{config.name}/{strategy.name}",
-        strategy=strategy.strategy,
-        run=strategy.run,
-        champion=strategy.champion,
-        strategies=(),
-        capital=round(config.capital * strategy.share, 2),
-        risk=dataclasses.replace(config.risk, **limits),
+    return tuple(
+        dataclasses.replace(
+            config,
+            name=f"{config.name}/{part.name}",
+            strategy=part.strategy,
+            run=part.run,
+            champion=part.champion,
+            strategies=(),
+            capital=round(config.capital * part.share, 2),
+            risk=dataclasses.replace(
+                config.risk, **{name: getattr(part, name) or getattr(config.risk, name) for name in PARTIAL_LIMITS}
+            ),
+        )
+        for part in config.strategies
     )
 
 
@@ -346,132 +340,95 @@ def check(config: PaperConfig, origin: str) -> None:
     for item in dataclasses.fields(config):
         if dataclasses.is_dataclass(record := getattr(config, item.name)):
             check_settings(f"{origin}: {item.name}.", record)
-    _validate_strategy_and_symbols(config, origin)
-    _validate_limits(config, origin)
-    _validate_auction(config, origin)
-    _validate_slices(config, origin)
-    _validate_extended_hours(config, origin)
-    _validate_intraday(config, origin)
-    _validate_continuous(config, origin)
-
-
-def _validate_strategy_and_symbols(config: PaperConfig, origin: str) -> None:
-    if sum(map(bool, (config.strategy, config.run, config.champion, config.strategies))) != 1:
-        raise ConfigError(
-            f"{origin}: set exactly one of strategy (a baseline, or your own file.py:Class), run (the folder of a "
-            "promoted run), champion (the name that champions are handed over to) and [[strategies]] (several of them)"
-        )
-    _validate_shares(config, origin)
-    champions = [config.champion, *(strategy.champion for strategy in config.strategies)]
-    if config.registry and not any(champions):
-        raise ConfigError(f"{origin}: registry is only read for a champion; set champion, or remove registry")
-    if not config.symbols or len(set(config.symbols)) != len(config.symbols):
-        raise ConfigError(f"{origin}: symbols must list each symbol to trade once, got {list(config.symbols)}")
-
-
-def _validate_shares(config: PaperConfig, origin: str) -> None:
     for number, strategy in enumerate(config.strategies):
-        label = f"{origin}: strategies.{number}"
-        check_settings(f"{label}.", strategy)
+        check_settings(f"{origin}: strategies.{number}.", strategy)
+    conflicts = itertools.chain(_strategy_conflicts(config), _order_conflicts(config), _intraday_conflicts(config))
+    if (conflict := next(conflicts, None)) is not None:
+        raise ConfigError(f"{origin}: {conflict}")
+
+
+def _strategy_conflicts(config: PaperConfig) -> Iterator[str]:
+    """What contradicts among strategies, symbols and limits, as the rest of a message."""
+    risk = config.risk
+    if sum(map(bool, (config.strategy, config.run, config.champion, config.strategies))) != 1:
+        yield (
+            "set exactly one of strategy (a baseline, or your own file.py:Class), run (the folder of a promoted run), "
+            "champion (the name that champions are handed over to) and [[strategies]] (several of them)"
+        )
+    for number, strategy in enumerate(config.strategies):
         if sum(map(bool, (strategy.strategy, strategy.run, strategy.champion))) != 1:
-            raise ConfigError(f"{label}: set exactly one of strategy, run and champion")
+            yield f"strategies.{number}: set exactly one of strategy, run and champion"
     names = [strategy.name for strategy in config.strategies]
     if len(set(names)) != len(names):
-        raise ConfigError(f"{origin}: each of [[strategies]] needs a unique name, got {names}")
-    total = sum(strategy.share for strategy in config.strategies)
-    if total > 1 + SHARE_TOLERANCE:
-        raise ConfigError(f"{origin}: the shares of [[strategies]] must add up to at most 1, got {total:g}")
+        yield f"each of [[strategies]] needs a unique name, got {names}"
+    if (total := sum(strategy.share for strategy in config.strategies)) > 1 + SHARE_TOLERANCE:
+        yield f"the shares of [[strategies]] must add up to at most 1, got {total:g}"
+    if config.registry and not any((config.champion, *(strategy.champion for strategy in config.strategies))):
+        yield "registry is only read for a champion; set champion, or remove registry"
+    if not config.symbols or len(set(config.symbols)) != len(config.symbols):
+        yield f"symbols must list each symbol to trade once, got {list(config.symbols)}"
+    for name in ("max_position", "max_net"):
+        if (value := getattr(risk, name)) > risk.max_gross:
+            yield f"risk.{name} must be at most risk.max_gross {risk.max_gross:g}, got {value:g}"
 
 
-def _validate_limits(config: PaperConfig, origin: str) -> None:
-    risk = config.risk
-    if risk.max_position > risk.max_gross:
-        raise ConfigError(
-            f"{origin}: risk.max_position must be at most risk.max_gross {risk.max_gross:g}, got {risk.max_position:g}"
-        )
-    if risk.max_net > risk.max_gross:
-        raise ConfigError(
-            f"{origin}: risk.max_net must be at most risk.max_gross {risk.max_gross:g}, got {risk.max_net:g}"
-        )
-
-
-def _validate_auction(config: PaperConfig, origin: str) -> None:
+def _order_conflicts(config: PaperConfig) -> Iterator[str]:
+    """What contradicts among schedule, slices and orders."""
     orders = config.orders
-    schedule = config.schedule
-    if schedule.mode != "close" or config.slicing.schedule != "none":
-        return
-    if orders.fractional:
-        raise ConfigError(
-            f"{origin}: fractional orders are DAY orders and cannot join the closing auction; set "
-            'orders.fractional = false or schedule.mode = "open"'
-        )
-    if orders.funding == "after_sales":
-        raise ConfigError(
-            f'{origin}: orders.funding = "after_sales" cannot buy after the closing auction; set '
-            'orders.funding = "together" or schedule.mode = "open"'
-        )
-    if schedule.lead_minutes < 11:
-        raise ConfigError(
-            f"{origin}: schedule.lead_minutes must be at least 11 for the closing auction, whose orders are refused in "
-            f"the last 10 minutes; got {schedule.lead_minutes:g}"
-        )
-
-
-def _validate_slices(config: PaperConfig, origin: str) -> None:
     slicing = config.slicing
-    if slicing.schedule == "none":
-        return
+    in_slices = slicing.schedule != "none"
+    if config.schedule.mode == "close" and not in_slices:
+        if orders.fractional:
+            yield (
+                "fractional orders are DAY orders and cannot join the closing auction; set orders.fractional = false "
+                'or schedule.mode = "open"'
+            )
+        if orders.funding == "after_sales":
+            yield (
+                'orders.funding = "after_sales" cannot buy after the closing auction; set orders.funding = "together" '
+                'or schedule.mode = "open"'
+            )
+        if config.schedule.lead_minutes < 11:
+            yield (
+                "schedule.lead_minutes must be at least 11 for the closing auction, whose orders are refused in the "
+                f"last 10 minutes; got {config.schedule.lead_minutes:g}"
+            )
     slices = slicing.minutes / slicing.interval_minutes
-    if not 2 <= slices <= MAX_SLICES:
-        raise ConfigError(
-            f"{origin}: slicing.minutes / slicing.interval_minutes must be 2 to {MAX_SLICES} slices, got {slices:g}"
-        )
-    if config.orders.funding == "after_sales":
-        raise ConfigError(
-            f'{origin}: orders.funding = "after_sales" has no effect on slices, whose sales go first in each; set '
+    if in_slices and not 2 <= slices <= MAX_SLICES:
+        yield f"slicing.minutes / slicing.interval_minutes must be 2 to {MAX_SLICES} slices, got {slices:g}"
+    if in_slices and orders.funding == "after_sales":
+        yield (
+            'orders.funding = "after_sales" has no effect on slices, whose sales go first in each; set '
             'orders.funding = "together" or slicing.schedule = "none"'
         )
-
-
-def _validate_extended_hours(config: PaperConfig, origin: str) -> None:
-    if not config.orders.extended_hours:
-        return
-    if not config.orders.collar:
-        raise ConfigError(f"{origin}: orders.extended_hours needs limit orders; set orders.collar above 0")
-    if config.schedule.mode != "open" or config.slicing.schedule != "none":
-        raise ConfigError(
-            f'{origin}: orders.extended_hours is for whole orders sent before the open; set schedule.mode = "open" and '
+    if orders.extended_hours and not orders.collar:
+        yield "orders.extended_hours needs limit orders; set orders.collar above 0"
+    if orders.extended_hours and (config.schedule.mode != "open" or in_slices):
+        yield (
+            'orders.extended_hours is for whole orders sent before the open; set schedule.mode = "open" and '
             'slicing.schedule = "none"'
         )
 
 
-def _validate_intraday(config: PaperConfig, origin: str) -> None:
+def _intraday_conflicts(config: PaperConfig) -> Iterator[str]:
+    """What contradicts decisions within the session, or a market that never closes."""
     orders = config.orders
-    intraday = config.intraday
-    if not intraday.minutes:
-        if intraday.max_loss:
-            raise ConfigError(f"{origin}: intraday.max_loss is only read with intraday.minutes above 0")
-        return
-    if config.slicing.schedule != "none" or orders.extended_hours or orders.funding == "after_sales":
-        raise ConfigError(
-            f"{origin}: decisions every {intraday.minutes} minutes send whole orders at once; set slicing.schedule = "
-            '"none", orders.extended_hours = false and orders.funding = "together"'
+    minutes = config.intraday.minutes
+    if config.intraday.max_loss and not minutes:
+        yield "intraday.max_loss is only read with intraday.minutes above 0"
+    if minutes and (config.slicing.schedule != "none" or orders.extended_hours or orders.funding == "after_sales"):
+        yield (
+            f'decisions every {minutes} minutes send whole orders at once; set slicing.schedule = "none", '
+            'orders.extended_hours = false and orders.funding = "together"'
         )
-    if not config.data.window:
-        raise ConfigError(
-            f"{origin}: data.window must be the number of bars that are read, 2 or more, with intraday.minutes"
-        )
-
-
-def _validate_continuous(config: PaperConfig, origin: str) -> None:
-    if not config.broker.continuous:
-        return
-    if not config.orders.fractional:
-        raise ConfigError(f'{origin}: broker.kind = "alpaca-crypto" trades fractions; set orders.fractional = true')
-    if config.schedule.mode != "open" or config.intraday.minutes or config.orders.extended_hours:
-        raise ConfigError(
-            f'{origin}: crypto is decided once a day, after midnight UTC; set schedule.mode = "open", '
-            "intraday.minutes = 0 and orders.extended_hours = false"
+    if minutes and not config.data.window:
+        yield "data.window must be the number of bars that are read, 2 or more, with intraday.minutes"
+    if config.broker.continuous and not orders.fractional:
+        yield 'broker.kind = "alpaca-crypto" trades fractions; set orders.fractional = true'
+    if config.broker.continuous and (config.schedule.mode != "open" or minutes or orders.extended_hours):
+        yield (
+            'crypto is decided once a day, after midnight UTC; set schedule.mode = "open", intraday.minutes = 0 and '
+            "orders.extended_hours = false"
         )
 
 

@@ -21,7 +21,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.market.execution import ExecutionRules, execute
 from finrl_pod.market.orders import FRACTION
 from finrl_pod.market.slicing import fill_on_path
-from finrl_pod.paper.domain.port import Adjustment, BarTable, Clock
+from finrl_pod.paper.domain.port import COLUMNS, Adjustment, BarTable, Clock
 from finrl_pod.paper.domain.records import (
     AccountState,
     Asset,
@@ -186,16 +186,8 @@ class SimulatedBroker:
     def minute_bars(self, symbols: Sequence[str], start: datetime, end: datetime, adjustment: Adjustment) -> BarTable:  # noqa: ARG002
         """An empty table: the panel has daily bars."""
         no_values = np.empty((0, len(symbols)))
-        return BarTable(
-            np.array([], "datetime64[ns]"),
-            tuple(symbols),
-            no_values,
-            no_values,
-            no_values,
-            no_values,
-            no_values,
-            "panel",
-        )
+        times = np.array([], "datetime64[ns]")
+        return BarTable(times=times, symbols=tuple(symbols), feed="panel", **dict.fromkeys(COLUMNS, no_values))
 
     def latest(self, symbols: Sequence[str]) -> Mapping[str, tuple[Decimal, datetime]]:
         self._advance()
@@ -402,7 +394,7 @@ class PanelPrices:
             values: Floats | None = getattr(self._panel, name)
             return missing if values is None else values[rows][:, columns].copy()
 
-        prices = {name: select(name) for name in ("open", "high", "low", "close", "volume")}
+        prices = {name: select(name) for name in COLUMNS}
         return BarTable(times=self._panel.times[rows].copy(), symbols=tuple(symbols), feed="panel", **prices)
 
     def latest(self, symbols: Sequence[str]) -> Mapping[str, tuple[Decimal, datetime]]:

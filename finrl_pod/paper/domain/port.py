@@ -12,7 +12,7 @@ AddressNotAllowed           a URL off the allow-list, found before any key is se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Adjustment = Literal["raw", "split", "all"]
+COLUMNS = ("open", "high", "low", "close", "volume")  # of a BarTable
 
 
 @runtime_checkable
@@ -151,6 +152,10 @@ class BarTable:
     close: NDArray[np.float64]
     volume: NDArray[np.float64]
     feed: str
+
+    def rows(self, rows: slice) -> BarTable:
+        """Return the table of some rows."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in ("times", *COLUMNS)})
 
 
 @runtime_checkable

@@ -107,27 +107,19 @@ class Calendar:
     def cycle(
         self, session: Session, previous: Session, settings: ScheduleSettings, slicing: SlicingSettings = AUCTION
     ) -> TradingCycle:
-        """Return the cycle whose orders fill in `session`, decided on the session before it."""
-        if self.continuous:
-            return self._continuous_cycle(session, previous, settings, slicing)
-        return self._exchange_cycle(session, previous, settings, slicing)
+        """Return the cycle whose orders fill in `session`, decided on the session before it.
 
-    def slice_window(self, session: Session, settings: ScheduleSettings, slicing: SlicingSettings) -> SliceWindow:
-        """Return the window of the slices in a session. A half day may shorten it."""
-        interval = timedelta(minutes=slicing.interval_minutes)
-        length = min(timedelta(minutes=slicing.minutes), session.close - session.open - DAY_ORDER_CUTOFF)
-        steps = max(int(length / interval + 1e-9), 1)
-        start = session.open if settings.mode == "open" else session.close - DAY_ORDER_CUTOFF - steps * interval
-        return SliceWindow(start + CONTINUOUS_DELAY if self.continuous else start, interval, steps)
-
-    def _exchange_cycle(
-        self, session: Session, previous: Session, settings: ScheduleSettings, slicing: SlicingSettings
-    ) -> TradingCycle:
+        A UTC day of a market that never closes is decided once the bars of the day before are served.
+        """
+        day_opens = session.open + CONTINUOUS_DELAY
+        ends = session.close - DAY_ORDER_CUTOFF if self.continuous else session.close
         lead = timedelta(minutes=settings.lead_minutes)
         if slicing.schedule != "none":
             window = self.slice_window(session, settings, slicing)
-            opens, end = window.start - lead, session.close
-            return TradingCycle(previous.date, session, opens, window.last, window.end, end, window)
+            opens = day_opens if self.continuous else window.start - lead
+            return TradingCycle(previous.date, session, opens, window.last, window.end, ends, window)
+        if self.continuous:
+            return TradingCycle(previous.date, session, day_opens, session.open + CONTINUOUS_PERIOD, day_opens, ends)
         auction, cutoff = (session.open, OPEN_CUTOFF) if settings.mode == "open" else (session.close, CLOSE_CUTOFF)
         return TradingCycle(
             bar=previous.date,
@@ -138,15 +130,13 @@ class Calendar:
             ends=auction + AUCTION_GRACE,
         )
 
-    def _continuous_cycle(
-        self, session: Session, previous: Session, settings: ScheduleSettings, slicing: SlicingSettings
-    ) -> TradingCycle:
-        """The cycle of a UTC day, decided once the bars of the day before are served."""
-        opens, ends = session.open + CONTINUOUS_DELAY, session.close - DAY_ORDER_CUTOFF
-        if slicing.schedule != "none":
-            window = self.slice_window(session, settings, slicing)
-            return TradingCycle(previous.date, session, opens, window.last, window.end, ends, window)
-        return TradingCycle(previous.date, session, opens, session.open + CONTINUOUS_PERIOD, opens, ends)
+    def slice_window(self, session: Session, settings: ScheduleSettings, slicing: SlicingSettings) -> SliceWindow:
+        """Return the window of the slices in a session. A half day may shorten it."""
+        interval = timedelta(minutes=slicing.interval_minutes)
+        length = min(timedelta(minutes=slicing.minutes), session.close - session.open - DAY_ORDER_CUTOFF)
+        steps = max(int(length / interval + 1e-9), 1)
+        start = session.open if settings.mode == "open" else session.close - DAY_ORDER_CUTOFF - steps * interval
+        return SliceWindow(start + CONTINUOUS_DELAY if self.continuous else start, interval, steps)
 
 
 def calendar_of(config: PaperConfig) -> Calendar:

@@ -19,7 +19,7 @@ from finrl_pod.errors import DataError, FinrlPodError
 from finrl_pod.evaluate.backtest import feature_columns, feature_lookback_of, features_at, window_at
 from finrl_pod.market.execution import weights_error
 from finrl_pod.market.protocols import MandatedStrategy
-from finrl_pod.paper.domain.port import BarTable, DataFeed
+from finrl_pod.paper.domain.port import COLUMNS, BarTable, DataFeed
 from finrl_pod.paper.domain.records import CorporateAction
 from finrl_pod.paper.execution.price_check import MAX_JUMP, CheckedPrices, check_prices
 from finrl_pod.paper.journal.decision_state import StrategyState
@@ -183,16 +183,13 @@ def _rows_of_json(features: Floats) -> list[list[float | None]]:
 def _last_bars(table: BarTable, window: int) -> BarTable:
     if not len(table.times):
         raise DataError("the feed has no bars of these symbols. Check the symbols and the feed.")
-    if not window or len(table.times) <= window:
-        return table
-    columns = {name: getattr(table, name)[-window:] for name in ("open", "high", "low", "close", "volume")}
-    return BarTable(times=table.times[-window:], symbols=table.symbols, feed=table.feed, **columns)
+    return table.rows(slice(-window, None))
 
 
 def table_sha256(table: BarTable) -> str:
     """Hash of symbols, times and prices."""
     digest = hashlib.sha256(repr(table.symbols).encode())
     digest.update(table.times.astype("datetime64[ns]").astype("<i8").tobytes())
-    for name in ("open", "high", "low", "close", "volume"):
+    for name in COLUMNS:
         digest.update(np.ascontiguousarray(getattr(table, name), dtype="<f8").tobytes())
     return digest.hexdigest()

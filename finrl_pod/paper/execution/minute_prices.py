@@ -9,15 +9,13 @@ from decimal import Decimal
 
 import numpy as np
 
-from finrl_pod.paper.domain.port import BarTable, DataFeed
+from finrl_pod.paper.domain.port import COLUMNS, BarTable, DataFeed
 from finrl_pod.paper.domain.records import Session
 from finrl_pod.paper.domain.schedule import Calendar, TradingCycle
 from finrl_pod.paper.execution.decision import PriceFetchRecorder, table_sha256
 from finrl_pod.paper.execution.price_check import MAX_JUMP, CheckedPrices, check_minute_prices
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.types import Floats
-
-COLUMNS = ("open", "high", "low", "close", "volume")
 
 
 @dataclass(frozen=True)
@@ -38,21 +36,17 @@ def fetch_minute_prices(
     """
     assert cycle.time is not None
     minutes = config.intraday.minutes
-    time = cycle.time
     length = timedelta(minutes=minutes)
     in_session = max((cycle.session.close - cycle.session.open) // length, 1)
     count = -(-config.data.window // in_session) + 1  # sessions, one more for the closes before
     days = Calendar().sessions(cycle.bar - timedelta(days=2 * count + 10), cycle.bar)[-count - 1 :]
-    table = feed.minute_bars(config.symbols, days[0].open, time, "all")
+    table = feed.minute_bars(config.symbols, days[0].open, cycle.time, "all")
     record_fetch(table, "all", table_sha256(table))
     bars = aggregate(table, days, length)
-    last = len(bars.times) - 1
-    day = np.datetime64(cycle.session.open.replace(tzinfo=None), "ns")
-    today = bars.times >= day
-    window = max(last + 1 - config.data.window, 0)
-    prices = check_minute_prices(_rows(bars, slice(window, None)), time - length, minutes, MAX_JUMP)
+    today = bars.times >= np.datetime64(cycle.session.open.replace(tzinfo=None), "ns")
+    window = bars.rows(slice(-config.data.window, None))
     return MinutePrices(
-        prices,
+        check_minute_prices(window, cycle.time - length, minutes, MAX_JUMP),
         _first_valid(bars.symbols, bars.open[today]),
         _first_valid(bars.symbols, bars.close[~today][::-1]),
     )
@@ -73,7 +67,7 @@ def aggregate(table: BarTable, sessions: Sequence[Session], length: timedelta) -
     rows = np.flatnonzero(~np.isnat(starts))
     times, first_row = np.unique(starts[rows], return_index=True)
     if not len(times):
-        return _rows(table, slice(0, 0))
+        return table.rows(slice(0, 0))
     values = {name: getattr(table, name)[rows] for name in COLUMNS}
     has_bar = np.isfinite(values["close"])
     row = np.arange(len(rows))[:, None]
@@ -92,17 +86,8 @@ def aggregate(table: BarTable, sessions: Sequence[Session], length: timedelta) -
     return BarTable(times=times, symbols=table.symbols, feed=table.feed, **columns)
 
 
-def _rows(table: BarTable, rows: slice) -> BarTable:
-    columns = {name: getattr(table, name)[rows] for name in COLUMNS}
-    return BarTable(times=table.times[rows], symbols=table.symbols, feed=table.feed, **columns)
-
-
 def _first_valid(symbols: Sequence[str], values: Floats) -> dict[str, Decimal]:
     """First positive value of each symbol in [T, N]."""
-    valid = np.isfinite(values) & (values > 0)
-    first = {symbol: np.flatnonzero(valid[:, n]) for n, symbol in enumerate(symbols)}
-    return {
-        symbol: Decimal(repr(float(values[rows[0], symbols.index(symbol)])))
-        for symbol, rows in first.items()
-        if len(rows)
-    }
+    columns = (column[np.isfinite(column) & (column > 0)] for column in values.T)
+    valid_prices = zip(symbols, columns, strict=True)
+    return {symbol: Decimal(repr(float(prices[0]))) for symbol, prices in valid_prices if len(prices)}

@@ -12,7 +12,7 @@ import numpy as np
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import DataError
-from finrl_pod.paper.domain.port import BarTable
+from finrl_pod.paper.domain.port import COLUMNS, BarTable
 from finrl_pod.paper.domain.records import CorporateAction
 from finrl_pod.types import Bools, Floats, Panel
 
@@ -46,10 +46,8 @@ def check_prices(
     row = _row_of_session(adjusted, bar, "adjusted")
     recent = _row_of_session(raw, bar, "unadjusted")
     tradable = _valid_bars(adjusted)
-    problems = {}
-    for n, symbol in enumerate(adjusted.symbols):
-        if not tradable[row, n]:
-            problems[symbol] = f"its bar of {bar} is missing or invalid"
+    has_no_bar = np.flatnonzero(~tradable[row])
+    problems = {adjusted.symbols[n]: f"its bar of {bar} is missing or invalid" for n in has_no_bar}
     halted_symbols = set()
     valid = _valid_bars(raw)
     closes: dict[str, Decimal] = {}
@@ -150,7 +148,7 @@ def _split_ratio(actions: Sequence[CorporateAction], after: date, last_day: date
 def _panel_up_to(table: BarTable, tradable: Bools, row: int, bar: str = "1d") -> Panel:
     """Return the rows up to `row` as a checked panel, without the columns that the feed lacks."""
     columns: dict[str, Floats] = {}
-    for name in ("open", "high", "low", "close", "volume"):
+    for name in COLUMNS:
         values = getattr(table, name)[: row + 1]
         if np.isfinite(values).any():
             columns[name] = np.where(tradable[: row + 1], values, np.nan)
