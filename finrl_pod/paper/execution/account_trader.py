@@ -77,12 +77,11 @@ class AccountTrader:
 
     def exposure_of(self, entry: LedgerEntry) -> Callable[[], Exposure]:
         """Return a function that computes the exposure of a strategy without the live order of this intent."""
-        run = entry.intent.run
-        trader = next((t for t in self.traders if t.config.name == run), None)
+        trader = self._trader_of(entry)
         if trader is not None:
             return lambda: trader.exposure(entry, self._account)
         ledger = self._c.ledger  # of a flatten: shares that no strategy of the config holds
-        positions = ledger.books[run].positions if run in ledger.books else ledger.positions
+        positions = ledger.books.get(entry.intent.run, ledger).positions
         return lambda: Exposure(self.equity(), positions, {}, ledger.closes.prices, ZERO, self._account)
 
     def check_symbols(self) -> None:
@@ -108,31 +107,16 @@ class AccountTrader:
 
     def alert_untraded_positions(self) -> None:
         """Alert if own shares are held of symbols, or by strategies, that are not in the config."""
+        advice = "so they are not traded. Add it, or sell all shares with `paper flatten`."
         for symbol, shares in self._untraded_positions().items():
-            self._c.alert(
-                "warning",
-                "left_out",
-                f"{shares} own shares of {symbol} are held but {symbol} is not in `symbols`, so they are not traded. "
-                "Add it, or sell all shares with `paper flatten`.",
-            )
-        for run, shares_of in self._books_without_strategy().items():
-            holdings = ", ".join(f"{quantity} {symbol}" for symbol, quantity in shares_of.items())
-            self._c.alert(
-                "warning",
-                "left_out",
-                f"own shares of {run} are held ({holdings}), but the config has no such strategy, so they are not "
-                "traded. Add it, or sell all shares with `paper flatten`.",
-            )
-
-    def _books_without_strategy(self) -> dict[str, dict[str, Decimal]]:
-        """Return own shares by run and symbol that belong to no strategy of the config."""
+            message = f"{shares} own shares of {symbol} are held but {symbol} is not in `symbols`, {advice}"
+            self._c.alert("warning", "left_out", message)
         runs = {trader.config.name for trader in self.traders}
-        books = {
-            run: {symbol: shares for symbol, shares in sorted(book.positions.items()) if shares}
-            for run, book in sorted(self._c.ledger.books.items())
-            if run not in runs
-        }
-        return {run: shares for run, shares in books.items() if shares}
+        for run, book in sorted(self._c.ledger.books.items()):
+            holdings = ", ".join(f"{shares} {symbol}" for symbol, shares in sorted(book.positions.items()) if shares)
+            if holdings and run not in runs:
+                message = f"own shares of {run} are held ({holdings}), but the config has no such strategy, {advice}"
+                self._c.alert("warning", "left_out", message)
 
     def _untraded_positions(self) -> dict[str, Decimal]:
         """Return own shares of symbols that are not in the config."""
@@ -185,8 +169,7 @@ class AccountTrader:
         if cycle.window is None or config.slicing.schedule == "twap":
             return {}
         volumes = usual_volumes(c.feed, config, cycle.session.date, cycle.window)
-        alerts = schema.alerts.c
-        if not volumes and c.ledger.store.last(schema.alerts, alerts.kind == "volume") is None:
+        if not volumes and c.ledger.store.last(schema.alerts, schema.alerts.c.kind == "volume") is None:
             message = f"{c.feed.name} has no minute bars: slices take the volume as even over their window"
             c.alert("warning", "volume", message)
         return volumes
@@ -270,16 +253,16 @@ class AccountTrader:
         purchases = [entry for entry in due if entry.intent.side is Side.BUY]
         power = c.broker.account().buying_power if purchases else ZERO
         for entry in purchases:
-            if not entry.state.final and not stopping():
-                if self._waits_for_opposite(entry):
-                    continue
-                quantity = min(self._affordable(entry), shares[entry.id])
-                quantity = self._within_power(entry, quantity, power)
-                power -= quantity * _reserve(entry.intent)
-                if quantity:
-                    c.orders.send(entry, quantity, self.exposure_of(entry))
-                elif now > entry.intent.deadline:
-                    c.orders.finish(entry)
+            if entry.state.final or stopping() or self._waits_for_opposite(entry):
+                continue
+            trader = self._trader_of(entry)
+            affordable = entry.intent.quantity if trader is None else trader.affordable(entry)
+            quantity = self._within_power(entry, min(affordable, shares[entry.id]), power)
+            power -= quantity * _reserve(entry.intent)
+            if quantity:
+                c.orders.send(entry, quantity, self.exposure_of(entry))
+            elif now > entry.intent.deadline:
+                c.orders.finish(entry)
 
     def _within_power(self, entry: LedgerEntry, quantity: Decimal, power: Decimal) -> Decimal:
         """Return the shares of a purchase whose limit price the account buying power covers.
@@ -326,12 +309,8 @@ class AccountTrader:
             self._c.orders.finish(entry)
         return waits
 
-    def _affordable(self, entry: LedgerEntry) -> Decimal:
-        """Return the shares of a purchase that cash and live sales of its strategy pay for, at the decision prices."""
-        trader = next((t for t in self.traders if t.config.name == entry.intent.run), None)
-        return entry.intent.quantity if trader is None else trader.affordable(entry)
-
-    # ------------------------------------------------------------------ helpers
+    def _trader_of(self, entry: LedgerEntry) -> StrategyTrader | None:
+        return next((trader for trader in self.traders if trader.config.name == entry.intent.run), None)
 
     def _record_problems(self, cycle: TradingCycle, prices: CheckedPrices) -> None:
         """Halt symbols with a price jump and alert price problems, each once per bar however often it is retried."""
@@ -352,13 +331,8 @@ class AccountTrader:
         self._alerted_problems = (cycle.id, dict(prices.problems))
 
     def _halted_symbols(self) -> dict[str, str]:
-        state: dict[str, str] = {}
-        for row in self._c.ledger.store.rows(schema.symbol_halts):
-            if row.halted:
-                state[row.symbol] = row.reason
-            else:
-                state.pop(row.symbol, None)
-        return state
+        newest_rows = {row.symbol: row for row in self._c.ledger.store.rows(schema.symbol_halts)}
+        return {symbol: row.reason for symbol, row in newest_rows.items() if row.halted}
 
     def _record_equity(self, session: str) -> None:
         """Write own equity at the last closes for a session, and check the loss limits."""
@@ -368,23 +342,16 @@ class AccountTrader:
         values = {"equity": str(equity), "cash": str(self.cash), "broker_equity": str(c.broker.account().equity)}
         if c.ledger.store.last(schema.equity, schema.equity.c.session == session) is None:
             c.ledger.store.add(schema.equity, now, session=session, **values)
-            if len(self.traders) > 1:
-                for trader in self.traders:
-                    values_of_strategy = {
-                        "run": trader.config.name,
-                        "equity": str(trader.equity()),
-                        "cash": str(trader.cash),
-                    }
-                    c.ledger.store.add(schema.strategy_equity, now, session=session, **values_of_strategy)
+            for trader in self.traders if len(self.traders) > 1 else ():
+                values = {"run": trader.config.name, "equity": str(trader.equity()), "cash": str(trader.cash)}
+                c.ledger.store.add(schema.strategy_equity, now, session=session, **values)
         self._check_losses(equity, session)
 
     def _check_losses(self, equity: Decimal, session: str) -> None:
         """Tighten the risk state if own equity exceeds a loss limit. session: session date, empty within a session."""
         c = self._c
-        now = self._c.clock.now()
-        day_start, peak = self._previous_and_peak_equity(equity, session)
-        breach = c.risk.loss_breach(equity, day_start, peak)
-        if breach is not None and c.risk.tighten(RiskState.REDUCING, breach, now):
+        breach = c.risk.loss_breach(equity, *self._previous_and_peak_equity(equity, session))
+        if breach is not None and c.risk.tighten(RiskState.REDUCING, breach, c.clock.now()):
             c.alert("critical", "reducing", f"{breach}: only reducing orders are sent until `paper resume`")
 
     def _previous_and_peak_equity(self, equity: Decimal, session: str) -> tuple[Decimal, Decimal]:

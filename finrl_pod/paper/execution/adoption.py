@@ -16,9 +16,10 @@ from finrl_pod.paper.domain import order_state
 from finrl_pod.paper.domain.intents import FLATTEN, Intent, IntentState, parse_order_id
 from finrl_pod.paper.domain.order_state import TrackedOrder
 from finrl_pod.paper.domain.port import Broker
-from finrl_pod.paper.domain.records import AccountState, ActionKind, CorporateAction, Fill, Order, OrderStatus, Position
+from finrl_pod.paper.domain.records import AccountState, ActionKind, CorporateAction, Fill, Order, Position
 from finrl_pod.paper.domain.schedule import AUCTION_GRACE, calendar_of
 from finrl_pod.paper.execution.corporate_actions import book_action
+from finrl_pod.paper.execution.order_manager import FINAL_STATES
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.ledger import Ledger, LedgerEntry
@@ -28,17 +29,6 @@ from finrl_pod.paper.settings import PaperConfig, allocations
 ZERO = Decimal(0)
 SOURCE = "adopted"
 NEW_YORK = ZoneInfo("America/New_York")
-
-
-@dataclass(frozen=True)
-class BrokerBooks:
-    """What the broker knows of an account. orders, fills: oldest first. cursor: cursor of the last fill."""
-
-    account: AccountState
-    positions: tuple[Position, ...]
-    orders: tuple[Order, ...]
-    fills: tuple[Fill, ...]
-    cursor: str | None
 
 
 @dataclass(frozen=True)
@@ -56,17 +46,13 @@ class Adoption:
     unsupported: tuple[str, ...]
 
 
-def read_books(broker: Broker) -> BrokerBooks:
-    """Query orders, fills, positions and cash. Raises BrokerError."""
-    page = broker.fills_since(None)
-    return BrokerBooks(broker.account(), broker.positions(), broker.orders("all"), page.fills, page.cursor)
-
-
 def adopt(store: Store, config: PaperConfig, broker: Broker, now: datetime) -> Adoption:
     """Fill a new journal with the orders and fills of the run at the broker. Raises BrokerError and JournalError."""
-    books = read_books(broker)
+    page = broker.fills_since(None)
+    account = broker.account()
+    positions = broker.positions()
     runs = [allocation.name for allocation in allocations(config)]
-    own_order_rows = own_orders(books.orders, [*runs, config.name])
+    own_order_rows = own_orders(broker.orders("all"), [*runs, config.name])
     last_session = _last_decided_session(config, now)
     first = own_order_rows[0][0].submitted_at if own_order_rows else now
     actions: tuple[CorporateAction, ...] = ()
@@ -76,10 +62,12 @@ def adopt(store: Store, config: PaperConfig, broker: Broker, now: datetime) -> A
         )
     ledger = Ledger(store)
     with store.batch():
-        store.bind("account", books.account.id)
+        store.bind("account", account.id)
         store.bind("run", config.name)
-        unsupported = _Rebuilding(ledger, config).replay(own_order_rows, books.fills, actions, first)
-        _write_rest(ledger, books, config, now, last_session)
+        unsupported = _Rebuilding(ledger, config).replay(own_order_rows, page.fills, actions, first)
+        if page.cursor is not None:
+            ledger.move_fill_cursor(page.cursor, now)
+        _write_rest(ledger, account, positions, config, now, last_session)
     return Adoption(
         positions={symbol: shares for symbol, shares in sorted(ledger.positions.items()) if shares},
         external=dict(sorted(ledger.external_positions().items())),
@@ -105,12 +93,9 @@ def own_orders(orders: Sequence[Order], runs: Sequence[str]) -> list[tuple[Order
     for order in sorted(orders, key=lambda order: order.submitted_at):
         run_and_bar = parse_order_id(order.client_order_id, runs, order.submitted_at.astimezone(NEW_YORK).date())
         if run_and_bar is None and order.replaces in own:
-            replaced_order = own[order.replaces or ""]
-            run_and_bar = (
-                replaced_order[1:]
-                if (replaced_order[0].symbol, replaced_order[0].side) == (order.symbol, order.side)
-                else None
-            )
+            replaced_order, run, bar = own[order.replaces or ""]
+            if (replaced_order.symbol, replaced_order.side) == (order.symbol, order.side):
+                run_and_bar = (run, bar)
         if run_and_bar is not None:
             own[order.id] = (order, *run_and_bar)
     return list(own.values())
@@ -142,15 +127,16 @@ class _Rebuilding:
         events: list[tuple[datetime, int, Fill | CorporateAction]] = [
             (fill.time, 1, fill) for fill in fills if fill.order_id in self._orders
         ]
-        for action in actions:
-            at = datetime.combine(action.ex_date, time(), NEW_YORK)
-            if action.ex_date > first.astimezone(NEW_YORK).date():
-                events.append((at, 0, action))
+        events += [
+            (datetime.combine(action.ex_date, time(), NEW_YORK), 0, action)
+            for action in actions
+            if action.ex_date > first.astimezone(NEW_YORK).date()
+        ]
         unsupported_actions = []
         for at, _, event in sorted(events, key=lambda event_row: event_row[:2]):
             if isinstance(event, Fill):
                 tracked_order = self._orders[event.order_id]
-                self._record(tracked_order, order_state.apply_fill(tracked_order, event), at)
+                self._ledger.record(tracked_order, order_state.apply_fill(tracked_order, event), at, SOURCE)
             elif event.kind is not ActionKind.OTHER:
                 book_action(self._ledger, event, at, pays_dividends=self._config.broker.kind == "simulated")
             elif self._ledger.positions.get(event.symbol):
@@ -158,7 +144,7 @@ class _Rebuilding:
         for order, *_ in own:
             tracked_order = self._orders[order.id]
             change = order_state.apply_order(tracked_order, order, authoritative=True)
-            self._record(tracked_order, change, order.updated_at)
+            self._ledger.record(tracked_order, change, order.updated_at, SOURCE)
         self._close_intents()
         return tuple(unsupported_actions)
 
@@ -183,21 +169,17 @@ class _Rebuilding:
             (self._intents[key],) = self._ledger.add_intents(connection, first.submitted_at, [intent])
         self._ledger.track([self._intents[key]])
 
-    def _record(self, order: TrackedOrder, change: order_state.Change, at: datetime) -> None:
-        self._ledger.record(order, change, at, SOURCE)
-
     def _close_intents(self) -> None:
         """Close the intents without a live order. Each bar with orders was decided."""
         decision_times: dict[tuple[str, str], datetime] = {}
-        states = {OrderStatus.CANCELED: IntentState.CANCELED, OrderStatus.REJECTED: IntentState.REJECTED}
         for entry in self._intents.values():
             intent = entry.intent
             if not intent.bar.startswith(FLATTEN):
                 decision_times.setdefault((intent.run, intent.bar), intent.opens)
             if entry.live is not None:
                 continue
-            state = IntentState.DONE if not entry.remaining else states.get(
-                entry.orders[-1].status, IntentState.EXPIRED)  # fmt: skip
+            unfilled_state = FINAL_STATES.get(entry.orders[-1].status, IntentState.EXPIRED)
+            state = unfilled_state if entry.remaining else IntentState.DONE
             self._ledger.close(entry, state, intent.deadline, f"{entry.filled} of {intent.quantity} filled")
         for (run, bar), at in sorted(decision_times.items(), key=lambda item: item[1]):
             self._ledger.store.add(
@@ -206,13 +188,16 @@ class _Rebuilding:
             )  # fmt: skip
 
 
-def _write_rest(ledger: Ledger, books: BrokerBooks, config: PaperConfig, now: datetime, last_session: date) -> None:
+def _write_rest(
+    ledger: Ledger, account: AccountState, positions: Sequence[Position], config: PaperConfig, now: datetime,
+    last_session: date,
+) -> None:  # fmt: skip
     """Write what the account holds besides, the last prices, and the state from which the daemon goes on.
 
     last_session: last date with recorded corporate actions. The daemon records later ones after its first cash mark.
     """
     store = ledger.store
-    at_broker = {position.symbol: position for position in books.positions}
+    at_broker = {position.symbol: position for position in positions}
     has_mark = min(now, datetime.combine(last_session, time.max, UTC))
     day = calendar_of(config).last_closed(now).date.isoformat()
     with store.write() as connection:
@@ -221,19 +206,11 @@ def _write_rest(ledger: Ledger, books: BrokerBooks, config: PaperConfig, now: da
             own_shares = ledger.positions.get(symbol, ZERO)
             external_shares = (position.quantity if position else ZERO) - own_shares
             if external_shares:
-                add(
-                    connection,
-                    schema.foreign_positions,
-                    now,
-                    symbol=symbol,
-                    quantity=str(external_shares),
-                    reason=SOURCE,
-                )
+                values = {"symbol": symbol, "quantity": str(external_shares), "reason": SOURCE}
+                add(connection, schema.foreign_positions, now, **values)
             if own_shares and position is not None and position.price is not None:
                 add(connection, schema.closes, now, symbol=symbol, session=day, price=str(position.price))
-        if books.cursor is not None:
-            add(connection, schema.cursors, now, name="fills", value=books.cursor)
-        cash = {"cash": str(books.account.cash), "own_cash": str(ledger.cash), "foreign_cash": "0"}
+        cash = {"cash": str(account.cash), "own_cash": str(ledger.cash), "foreign_cash": "0"}
         add(connection, schema.cash_marks, has_mark, **cash, reason=SOURCE)
         # Losses are measured from here: the highest equity so far is not known.
         add(connection, schema.risk_states, now, state=RiskState.ACTIVE.value, reason=SOURCE)

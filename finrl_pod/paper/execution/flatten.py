@@ -26,14 +26,7 @@ def flatten_intents(
     time_in_force = TimeInForce.GTC if config.broker.continuous else TimeInForce.DAY
     terms = (time_in_force, OrderType.MARKET, None, Decimal(1), now, deadline, session.close)
     return [
-        Intent(
-            run,
-            f"{FLATTEN}-{name}",
-            symbol,
-            Side.SELL if quantity > 0 else Side.BUY,
-            abs(quantity),
-            *terms,
-        )
+        Intent(run, f"{FLATTEN}-{name}", symbol, Side.SELL if quantity > 0 else Side.BUY, abs(quantity), *terms)
         for symbol, total in sorted(shares.items())
         for run, quantity in _shares_by_run(ledger, config.name, symbol, total)
     ]

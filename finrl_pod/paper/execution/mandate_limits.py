@@ -9,7 +9,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.backtest import lookback_of
 from finrl_pod.market.mandate import active_mandate, largest_weight
 from finrl_pod.market.protocols import MandatedStrategy
-from finrl_pod.paper.settings import OrderSettings, PaperConfig, RiskSettings, allocations
+from finrl_pod.paper.settings import PaperConfig, RiskSettings, allocations
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
 
@@ -39,15 +39,9 @@ def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:
         _check_mandate(config, mandate, largest, strategy.name)
         limits = dict.fromkeys(("max_position", "max_order"), DRIFT_ALLOWANCE * largest)
         limits["max_turnover"] = risk.max_gross
-    capped_limits = {
-        name: limit if name == "max_turnover" else min(limit, risk.max_gross) for name, limit in limits.items()
-    }
-    limits_of_config = replace(
-        risk,
-        max_position=risk.max_position or capped_limits["max_position"],
-        max_order=risk.max_order or capped_limits["max_order"],
-        max_turnover=risk.max_turnover or capped_limits["max_turnover"],
-    )
+    for name in ("max_position", "max_order"):
+        limits[name] = min(limits[name], risk.max_gross)
+    limits_of_config = replace(risk, **{name: getattr(risk, name) or limit for name, limit in limits.items()})
     _check_admissible(config, limits_of_config)
     return limits_of_config
 
@@ -86,8 +80,7 @@ def _check_window(config: PaperConfig, strategy: Strategy) -> None:
 
 def _check_mandate(config: PaperConfig, mandate: MandateConfig, largest: float, name: str) -> None:
     """Raises ConfigError if a limit is so tight that the base, or a weight up to max_weight, cannot be held."""
-    orders: OrderSettings = config.orders
-    invested_share = 1 - orders.cash_buffer
+    invested_share = 1 - config.orders.cash_buffer
     equal = 1 / len(config.symbols)
     position = equal
     reason = f"1 / {len(config.symbols)}, without which the base cannot be held"

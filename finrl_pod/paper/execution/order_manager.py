@@ -28,6 +28,8 @@ MAX_LOOKUP_PAUSE = 8.0
 LOOKUP_SECONDS = 30.0  # after which an order of unknown outcome counts as not accepted
 MAX_RESENDS = 3  # of one order under its id
 MAX_REFUSALS = 3  # orders of one intent that were refused for a temporary reason
+# Of intents by the status of their ended last order; EXPIRED for any other.
+FINAL_STATES = {OrderStatus.CANCELED: IntentState.CANCELED, OrderStatus.REJECTED: IntentState.REJECTED}
 _UNCONFIRMED = (OrderState.SENDING, OrderState.UNKNOWN)
 _TEMPORARY = (Reason.HELD_FOR_ORDERS, Reason.WASH_TRADE)
 
@@ -107,14 +109,12 @@ class OrderManager:
                 if outcome.reason is Reason.WASH_TRADE and not self._cancel_opposite(request):
                     return Reason.OTHER
                 return outcome.reason
-            if isinstance(outcome, Ambiguous):
-                self._apply(order, order_state.mark_unknown(order), "post", outcome.message)
-                if not self._is_absent(order, self.look_up([order], LOOKUP_SECONDS)[order.id]):
-                    return None  # still unknown: `resolve_unknown` looks it up on the next iteration
-            else:
-                self._apply(order, order_state.mark_unknown(order), "post", outcome.message)
+            self._apply(order, order_state.mark_unknown(order), "post", outcome.message)
+            if isinstance(outcome, Rejected):
                 until = outcome.retry_at or self.clock.now() + timedelta(minutes=1)
                 self.idle(max((until - self.clock.now()).total_seconds(), 0.0))
+            elif not self._is_absent(order, self.look_up([order], LOOKUP_SECONDS)[order.id]):
+                return None  # still unknown: `resolve_unknown` looks it up on the next iteration
             if self._give_up_if_blocked(entry, order, request, exposure):
                 return None
             self._apply(order, order_state.mark_resent(order), "plan", "sent again under the same id")
@@ -207,10 +207,8 @@ class OrderManager:
                 break
             self.idle(pause)
             pause = min(2 * pause, MAX_LOOKUP_PAUSE)
-        unresolved_ids = {order.id for order in remaining}
-        return {
-            row: (False if count >= 2 else None) if row in unresolved_ids else True for row, count in not_found.items()
-        }
+        unresolved = {order.id: False if not_found[order.id] >= 2 else None for order in remaining}
+        return {order.id: unresolved.get(order.id, True) for order in orders}
 
     # ------------------------------------------------------------------ cancelling
 
@@ -228,15 +226,15 @@ class OrderManager:
     def cancel_earlier_slices(self) -> None:
         """Cancel slices that are still live when the next one is due. Later slices take over their shares."""
         now = self.clock.now()
-        cancelled = False
-        for entry, order in self.ledger.live_orders():
-            slicing = entry.intent.slicing
-            if slicing is None or order.state is not OrderState.WORKING or order.cancel_requested:
-                continue
-            if slicing.due(now, order.sent_at):
-                self.cancel(order)
-                cancelled = True
-        if cancelled:
+        earlier_orders = [
+            order
+            for entry, order in self.ledger.live_orders()
+            if (slicing := entry.intent.slicing) is not None and slicing.due(now, order.sent_at)
+            if order.state is OrderState.WORKING and not order.cancel_requested
+        ]
+        for order in earlier_orders:
+            self.cancel(order)
+        if earlier_orders:
             self.refresh()
 
     def cancel_all(self, seconds: float) -> bool:
@@ -372,12 +370,11 @@ class OrderManager:
             if _sends_more(entry, now):
                 return
             last = entry.orders[-1]
-            status = last.status
-            state = {OrderStatus.CANCELED: IntentState.CANCELED, OrderStatus.REJECTED: IntentState.REJECTED}
+            state = FINAL_STATES.get(last.status, IntentState.EXPIRED)
             if entry.intent.slicing is not None and last.cancel_requested:
-                state = {}  # cancelled at the end of the last slice
-            detail = f"{status.value}, {entry.filled} of {entry.intent.quantity} filled"
-            self._close_unfilled(entry, state.get(status, IntentState.EXPIRED), detail)
+                state = IntentState.EXPIRED  # cancelled at the end of the last slice
+            detail = f"{last.status.value}, {entry.filled} of {entry.intent.quantity} filled"
+            self._close_unfilled(entry, state, detail)
         elif now > entry.intent.deadline:
             self._close_unfilled(entry, IntentState.EXPIRED, f"{entry.filled} of {entry.intent.quantity} filled")
 
@@ -387,11 +384,8 @@ class OrderManager:
         """Close an intent with shares that were not filled; an expiry raises an alert."""
         intent = entry.intent
         if state is IntentState.EXPIRED:
-            filled = format(entry.filled.normalize(), "f")
-            message = (
-                f"{intent.side} {intent.symbol}: {filled} of {intent.quantity} shares were filled in time; the rest "
-                "waits for the next session"
-            )
+            filled = f"{entry.filled.normalize():f} of {intent.quantity} shares were filled in time"
+            message = f"{intent.side} {intent.symbol}: {filled}; the rest waits for the next session"
             self.alert("warning", "expired", message)
         self.ledger.close(entry, state, self.clock.now(), detail)
 
@@ -401,13 +395,10 @@ class OrderManager:
         if last is None or last.status is not OrderStatus.REPLACED:
             return
         replaced_order = self.broker.order(last.broker_id)
-        replacement = (
-            None
-            if replaced_order is None or replaced_order.replaced_by is None
-            else self.broker.order(replaced_order.replaced_by)
-        )
-        order = None if replacement is None else self._adopt(replacement)
-        if order is not None and replacement is not None:
+        if replaced_order is None or replaced_order.replaced_by is None:
+            return
+        replacement = self.broker.order(replaced_order.replaced_by)
+        if replacement is not None and (order := self._adopt(replacement)) is not None:
             self._apply(order, order_state.apply_order(order, replacement, authoritative=True), "rest")
 
     def _adopt(self, replacement: Order) -> TrackedOrder | None:
@@ -424,12 +415,8 @@ class OrderManager:
             return None
         remaining = entry.remaining
         order = self.ledger.adopt_order(entry, replacement, self.clock.now())
-        self.alert(
-            "warning",
-            "replaced",
-            f"the order for {replacement.symbol} was replaced externally by {replacement.client_order_id}: it "
-            "is tracked now",
-        )
+        message = f"the order for {order.symbol} was replaced externally by {order.client_order_id}: it is tracked now"
+        self.alert("warning", "replaced", message)
         self._apply(order, order_state.apply_order(order, replacement, authoritative=False), "replaced")
         if replacement.live and replacement.quantity - replacement.filled_quantity > remaining:
             message = f"the replacement is for {replacement.quantity} shares, but {remaining} remain: it is cancelled"
@@ -453,8 +440,7 @@ class OrderManager:
             return Ambiguous(str(error))
         if report is None:
             return Ambiguous("the broker refused the order id as a duplicate, but does not find that order")
-        is_same = (report.symbol, report.side, report.quantity) == (request.symbol, request.side, request.quantity)
-        if is_same:
+        if (report.symbol, report.side, report.quantity) == (request.symbol, request.side, request.quantity):
             return Confirmed(report)
         message = (
             f"order id {request.client_order_id} is {request.side} {request.quantity} {request.symbol} in the journal "
@@ -469,8 +455,7 @@ class OrderManager:
             if order.symbol == request.symbol and order.side is request.side.opposite:
                 self.cancel(order)
                 return True
-        message = f"{request.symbol}: the order is blocked by an external opposite order"
-        self.alert("warning", "wash_trade", message)
+        self.alert("warning", "wash_trade", f"{request.symbol}: the order is blocked by an external opposite order")
         return False
 
     def give_up(self, entry: LedgerEntry, order: TrackedOrder) -> None:

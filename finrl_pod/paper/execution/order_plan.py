@@ -25,7 +25,7 @@ from finrl_pod.market.slicing import SlicePlan, even_profile
 from finrl_pod.paper.domain.intents import Intent
 from finrl_pod.paper.domain.records import Asset, OrderType, Side, TimeInForce
 from finrl_pod.paper.domain.schedule import TradingCycle
-from finrl_pod.paper.domain.slicing import Slicing
+from finrl_pod.paper.domain.slicing import SliceWindow, Slicing
 from finrl_pod.paper.execution.decision import Decision, Holdings
 from finrl_pod.paper.execution.usual_volume import UsualVolume
 from finrl_pod.paper.settings import PaperConfig
@@ -105,14 +105,13 @@ def plan_orders(
             skip_reasons[symbol] = f"{shares} shares are held, but the broker does not trade fractions of it"
         elif quantity:
             intent = _intent(config, cycle, symbol, quantity, price, rules, collar if quantity > 0 else rules.collar)
-            intents.append(
-                intent if cycle.window is None else _in_slices(intent, config, cycle, (volumes or {}).get(symbol))
-            )
+            if cycle.window is not None:
+                intent = _in_slices(intent, config, cycle, cycle.window, (volumes or {}).get(symbol))
+            intents.append(intent)
     intents.sort(key=lambda i: (i.side is Side.BUY, -i.quantity * i.reference_price, i.symbol))
     if decision.weights is None:  # later sessions only report what concerns the targets
-        skip_reasons = {
-            symbol: reason for symbol, reason in skip_reasons.items() if missing_quantities[symbols.index(symbol)]
-        }
+        missing_symbols = {s for s, missing in zip(symbols, missing_quantities, strict=True) if missing}
+        skip_reasons = {symbol: reason for symbol, reason in skip_reasons.items() if symbol in missing_symbols}
     return OrderPlan(intents, skip_reasons, targets, distance_to_target(missing_quantities, equity, prices))
 
 
@@ -172,19 +171,14 @@ def _intent(
     )
 
 
-def _in_slices(intent: Intent, config: PaperConfig, cycle: TradingCycle, usual_volume: UsualVolume | None) -> Intent:
+def _in_slices(
+    intent: Intent, config: PaperConfig, cycle: TradingCycle, window: SliceWindow, usual_volume: UsualVolume | None
+) -> Intent:
     """Send an intent in slices over the cycle window. What is left then is a market order, if the config says so."""
     settings = config.slicing
-    window = cycle.window
-    assert window is not None
     assert settings.schedule != "none"
-    plan = SlicePlan(
-        settings.schedule,
-        even_profile(window.steps) if usual_volume is None else usual_volume.profile,
-        0.0 if usual_volume is None else usual_volume.shares,
-        settings.participation,
-        settings.urgency,
-    )
+    volume = usual_volume or UsualVolume(even_profile(window.steps), 0.0)
+    plan = SlicePlan(settings.schedule, volume.profile, volume.shares, settings.participation, settings.urgency)
     sends_remainder = settings.fallback == "market"
     return dataclasses.replace(
         intent,

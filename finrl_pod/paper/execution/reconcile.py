@@ -73,9 +73,7 @@ class Reconciler:
         ledger = self._orders.ledger
         shares = {symbol: quantity for symbol, quantity in sorted(ledger.positions.items()) if quantity}
         differing = {difference.symbol for difference in self.differences} & set(shares)
-        if not differing:
-            return CertainShares(shares, {})
-        at_broker = {position.symbol: position.quantity for position in self._orders.broker.positions()}
+        at_broker = {p.symbol: p.quantity for p in self._orders.broker.positions()} if differing else {}
         external_positions = ledger.external_positions()
         uncertain = {}
         for symbol in sorted(differing):

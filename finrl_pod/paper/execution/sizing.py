@@ -15,6 +15,8 @@ from finrl_pod.paper.journal.decision_state import open_target, was_flattened
 from finrl_pod.paper.journal.ledger import Ledger, market_value
 from finrl_pod.paper.settings import PaperConfig, RiskSettings, allocations
 
+ZERO = Decimal(0)
+
 
 def sizing_rules(config: PaperConfig, limits: RiskSettings | None = None) -> SizingRules:
     """Return the sizing rules of a config, as exact decimals. limits: result of `risk_limits`; None to cut nothing."""
@@ -38,9 +40,6 @@ def order_limits(limits: RiskSettings) -> OrderLimits:
         max_order=Decimal(str(limits.max_order)),
         max_turnover=Decimal(str(limits.max_turnover)),
     )
-
-
-ZERO = Decimal(0)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Literal
 
 import numpy as np
 from sqlalchemy import Table, select
@@ -65,16 +64,12 @@ def _marks(store: Store, run: str, started: str, marks: Table) -> list[tuple[Dec
 
 
 def advance(
-    base: MandatedStrategy,
-    account: BaseAccount | None,
-    panel: Panel,
-    cash_buffer: float,
-    auction: Literal["open", "close"],
+    base: MandatedStrategy, account: BaseAccount | None, panel: Panel, cash_buffer: float, auction: str
 ) -> BaseAccount:
     """Return the base account after its decision on the last bar of the panel.
 
     account: account after the previous decision; None, or one older than the price window of the base, starts a new
-    account in cash.
+    account in cash. auction: "open" or "close".
     """
     window = window_at(panel, len(panel.times) - 1, lookback_of(base))
     now = str(window.times[-1])

@@ -54,11 +54,8 @@ class StreamMonitor:
         if since is not None and now - since >= self._stale_after:
             if not self.stale:
                 why = f"is disconnected ({state.detail})" if self._disconnected_since else "is connected but silent"
-                self._alert(
-                    "warning",
-                    "stale_stream",
-                    f"the stream of order updates {why} since {since:%H:%M:%S} UTC; orders are polled instead",
-                )
+                message = f"the stream of order updates {why} since {since:%H:%M:%S} UTC; orders are polled instead"
+                self._alert("warning", "stale_stream", message)
                 self._broker.reconnect_stream()
             self.stale = True
         elif since is None and self.stale:

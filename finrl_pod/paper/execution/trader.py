@@ -6,6 +6,7 @@ An account has one, or several that share its cash; `AccountTrader` runs them.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Decimal
@@ -142,10 +143,7 @@ class StrategyTrader:
         return self._book.positions
 
     def equity(self) -> Decimal:
-        """Return own equity at the last known closes, including symbols no longer in the config.
-
-        A symbol that never had a close counts as 0.
-        """
+        """Return own equity at the last known closes; 0 for a symbol that never had one."""
         return self.cash + market_value(self._book.positions, self._c.ledger.closes.prices)
 
     def exposure(self, excluded_entry: LedgerEntry, account: Mapping[str, Decimal] | None) -> Exposure:
@@ -154,22 +152,20 @@ class StrategyTrader:
         account: shares in the broker account, None if not queried.
         """
         bar = excluded_entry.intent.bar
-        run = self.config.name
-        live: dict[str, Decimal] = {}
+        live: dict[str, Decimal] = defaultdict(Decimal)
         turnover = ZERO
         for entry in self._open_intents():
             intent = entry.intent
             order = None if entry is excluded_entry else entry.live
             if order is not None:
-                live[intent.symbol] = live.get(intent.symbol, ZERO) + intent.side.sign * order.remaining
+                live[intent.symbol] += intent.side.sign * order.remaining
             if intent.bar == bar:
                 remaining = order.remaining if order is not None else ZERO
                 turnover += (entry.filled + remaining) * intent.reference_price
         ledger = self._c.ledger
-        turnover += ledger.closed_intents_value(run, bar)
-        positions = self._book.positions
+        turnover += ledger.closed_intents_value(self.config.name, bar)
         prices = ledger.closes.prices
-        return Exposure(self.equity(), positions, live, prices, turnover, account, self._limits)
+        return Exposure(self.equity(), self._book.positions, live, prices, turnover, account, self._limits)
 
     def affordable(self, entry: LedgerEntry) -> Decimal:
         """Return the shares of a purchase that own cash and live sales pay for, at the decision prices."""
@@ -215,11 +211,9 @@ class StrategyTrader:
             return
         rules = sizing_rules(config, self._limits)
         previous_target = self._kept_target(cycle, inputs, holdings, decision)
-        targets = (
-            previous_target.target.by_symbol(decision.prices.panel.symbols)
-            if previous_target is not None and previous_target.orders
-            else None
-        )
+        targets = None
+        if previous_target is not None and previous_target.state is TargetState.OPEN:
+            targets = previous_target.target.by_symbol(decision.prices.panel.symbols)
         plan = plan_orders(
             config, decision, cycle, holdings, inputs.assets, rules, targets, inputs.buying_power, inputs.volumes
         )
@@ -298,18 +292,16 @@ class StrategyTrader:
         plan: OrderPlan,
         previous_target: _KeptState | None,
     ) -> None:
-        now = self._c.clock.now()
-        run = self.config.name
-        if previous_target is not None:
-            write_target(
-                connection, now, run, cycle, previous_target.target, previous_target.state, previous_target.distance
-            )
+        states = [previous_target] if previous_target is not None else []
         if decision.weights is not None:
             symbols = decision.prices.panel.symbols
             sessions = self.config.orders.target_sessions
             target = new_target(self._calendar, cycle.bar, sessions, symbols, plan.targets)
             state = TargetState.OPEN if plan.distance else TargetState.REACHED
-            write_target(connection, now, run, cycle, target, state, plan.distance)
+            states.append(_KeptState(target, state, plan.distance))
+        now = self._c.clock.now()
+        for kept in states:
+            write_target(connection, now, self.config.name, cycle, kept.target, kept.state, kept.distance)
 
     def _without_blocked(self, plan: OrderPlan, halt_reasons: Mapping[str, str]) -> tuple[list[Intent], dict[str, str]]:
         """Leave out purchases of halted symbols, and skip them with the reason."""
@@ -337,16 +329,11 @@ class StrategyTrader:
         self._limits = risk_limits(self.config, loaded_strategy.strategy)
         previous = store.last(schema.strategies, rows.run == self.config.name)
         if previous is None or previous.sha256 != loaded_strategy.sha256:
-            values = {
-                "name": loaded_strategy.strategy.name,
-                "sha256": loaded_strategy.sha256,
-                "detail": loaded_strategy.detail,
-            }
+            name = loaded_strategy.strategy.name
+            values = {"name": name, "sha256": loaded_strategy.sha256, "detail": loaded_strategy.detail}
             store.add(schema.strategies, self._c.clock.now(), **values, run=self.config.name)
             if previous is not None:
-                self.alert(
-                    "info", "strategy", f"strategy is now {loaded_strategy.strategy.name}: {loaded_strategy.detail}"
-                )
+                self.alert("info", "strategy", f"strategy is now {name}: {loaded_strategy.detail}")
         if loaded_strategy.warning:
             self.alert("warning", "registry", loaded_strategy.warning)
         return loaded_strategy
@@ -402,8 +389,3 @@ class _KeptState:
     target: KeptTarget
     state: TargetState
     distance: Decimal
-
-    @property
-    def orders(self) -> bool:
-        """Whether orders are sent for it in this cycle."""
-        return self.state is TargetState.OPEN

@@ -45,21 +45,23 @@ class CommandHandler:
         self._risk = risk
         self._reconciler = reconciler
         self._config = config
-        self._cancel_seconds = SHUTDOWN_SECONDS
 
     def execute(self, command: Command, daemon: Stoppable) -> None:
         """Execute a command and record its result. Raises BrokerError if it could not be; it then stays pending."""
         if command.name is CommandName.FLATTEN:
             self._flatten(command)
             return
-        actions: dict[CommandName, Callable[[], CommandResult]] = {
-            CommandName.HALT: self._halt,
-            CommandName.RESUME: self._resume,
-            CommandName.RECONCILE: self._reconcile,
-            CommandName.ACKNOWLEDGE: self._acknowledge,
-            CommandName.STOP: lambda: self._stop(daemon),
-        }
-        result = actions[command.name]()
+        if command.name is CommandName.STOP:
+            daemon.stop()
+            result = CommandResult("stopping")
+        else:
+            actions: dict[CommandName, Callable[[], CommandResult]] = {
+                CommandName.HALT: self._halt,
+                CommandName.RESUME: self._resume,
+                CommandName.RECONCILE: self._reconcile,
+                CommandName.ACKNOWLEDGE: self._acknowledge,
+            }
+            result = actions[command.name]()
         record_result(self._orders.ledger.store, command, result, self._orders.clock.now())
 
     def set_halted(self) -> None:
@@ -67,8 +69,8 @@ class CommandHandler:
         self._risk.tighten(RiskState.HALTED, "by command", self._orders.clock.now())
 
     def _halt(self) -> CommandResult:
-        self._risk.tighten(RiskState.HALTED, "by command", self._orders.clock.now())
-        if self._orders.cancel_all(self._cancel_seconds):
+        self.set_halted()
+        if self._orders.cancel_all(SHUTDOWN_SECONDS):
             return CommandResult("halted, no own order is live")
         return CommandResult("halted, but own orders are still live: their cancels are not confirmed", refused=True)
 
@@ -92,21 +94,11 @@ class CommandHandler:
         self._orders.refresh()
         summary = self._reconciler.acknowledge()
         store = self._orders.ledger.store
-        is_halted_by_symbol = {row.symbol: row.halted for row in store.rows(schema.symbol_halts)}
-        halted_symbols = [symbol for symbol, is_halted in is_halted_by_symbol.items() if is_halted]
+        is_halted = {row.symbol: row.halted for row in store.rows(schema.symbol_halts)}
+        halted_symbols = [symbol for symbol in is_halted if is_halted[symbol]]
         for symbol in halted_symbols:
             store.add(schema.symbol_halts, self._orders.clock.now(), symbol=symbol, halted=0, reason="acknowledged")
         return CommandResult(f"{summary}, {len(halted_symbols)} symbol halts lifted")
-
-    def _stop(self, daemon: Stoppable) -> CommandResult:
-        daemon.stop()
-        return CommandResult("stopping")
-
-    def _prepare_flatten(self) -> str | None:
-        """Cancel own orders. Returns why own shares cannot be sold now, or None."""
-        if not self._orders.cancel_all(self._cancel_seconds):
-            return "not flattened: own orders are still live, their cancels are not confirmed"
-        return None
 
     def _flatten(self, command: Command) -> None:
         """Sell own shares by DAY orders; afterwards only reducing orders are sent until a resume.
@@ -114,23 +106,23 @@ class CommandHandler:
         While account and journal differ, only shares that are certainly own ones are sold.
         State, intents and result are written in one transaction, so that an interrupted command starts over.
         """
-        refusal = self._prepare_flatten()
-        orders = self._orders
+        is_cancelled = self._orders.cancel_all(SHUTDOWN_SECONDS)
+        ledger = self._orders.ledger
         now = self._orders.clock.now()
-        if refusal is not None:
-            record_result(orders.ledger.store, command, CommandResult(refusal, refused=True), now)
+        if not is_cancelled:
+            message = "not flattened: own orders are still live, their cancels are not confirmed"
+            record_result(ledger.store, command, CommandResult(message, refused=True), now)
             return
         certain = self._reconciler.certain_shares()
-        intents = flatten_intents(orders.ledger, certain.shares, self._config, str(command.id), now)
-        remaining = "".join(f"; {shares} shares of {s} are left, on which account and journal differ"
-                       for s, shares in certain.uncertain.items())  # fmt: skip
-        with orders.ledger.store.write() as connection:
+        intents = flatten_intents(ledger, certain.shares, self._config, str(command.id), now)
+        message = f"{len(certain.shares)} positions are being sold"
+        for symbol, shares in certain.uncertain.items():
+            message += f"; {shares} shares of {symbol} are left, on which account and journal differ"
+        with ledger.store.write() as connection:
             self._risk.add_state(connection, RiskState.REDUCING, "flattened by command", now)
-            entries = orders.ledger.add_intents(connection, now, intents)
-            add_result(
-                connection, command, CommandResult(f"{len(certain.shares)} positions are being sold{remaining}"), now
-            )
-        orders.ledger.track(entries)
+            entries = ledger.add_intents(connection, now, intents)
+            add_result(connection, command, CommandResult(message), now)
+        ledger.track(entries)
 
 
 def halt_pending(store: Store) -> bool:
@@ -144,10 +136,8 @@ def apply_halt(store: Store, risk: RiskManager, broker: Broker, clock: Clock) ->
     The main loop reads the outcome of the cancels at its next refresh, repeats them if needed, and records the result.
     """
     risk.tighten(RiskState.HALTED, "by command", clock.now())
-    latest: dict[int, tuple[str, str]] = {}
-    for row in store.rows(schema.order_events):
-        latest[row.order_id] = (row.state, row.broker_id)
-    for state, broker_id in latest.values():
-        if state == OrderState.WORKING.value and broker_id:
+    newest_events = {row.order_id: row for row in store.rows(schema.order_events)}
+    for event in newest_events.values():
+        if event.state == OrderState.WORKING and event.broker_id:
             with contextlib.suppress(BrokerError):  # the main loop cancels it again
-                broker.cancel(broker_id)
+                broker.cancel(event.broker_id)
