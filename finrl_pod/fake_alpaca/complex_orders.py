@@ -13,7 +13,7 @@ from typing import Any
 
 from finrl_pod.fake_alpaca.order_validation import check_price_increment, parse_decimal
 from finrl_pod.fake_alpaca.orders import Order, OrderTicket
-from finrl_pod.fake_alpaca.wire_format import INVALID_PARAMETER, UNPROCESSABLE, ApiError
+from finrl_pod.fake_alpaca.wire_format import invalid_parameter, unprocessable
 
 _PRICES_OF_LEG = {"take_profit": ("limit_price",), "stop_loss": ("stop_price", "limit_price")}  # the first is required
 _TICK = Decimal("0.01")
@@ -33,13 +33,13 @@ def parse_exits(body: Mapping[str, Any], order_class: str) -> Exits:
     legs = [name for name in _PRICES_OF_LEG if body.get(name)]
     prices = {full_name: price for name in legs for full_name, price in _parse_leg(body[name], name).items()}
     if order_class == "simple" and legs:
-        raise _invalid(f"simple orders require no {legs[0]}")
+        raise invalid_parameter(f"simple orders require no {legs[0]}")
     if order_class in ("bracket", "oco"):
         for name, keys in _PRICES_OF_LEG.items():
             if name not in legs:
-                raise _invalid(f"{order_class} orders require {name}.{keys[0]}")
+                raise invalid_parameter(f"{order_class} orders require {name}.{keys[0]}")
     if order_class == "oto" and len(legs) != 1:
-        raise _invalid("oto orders require take_profit or stop_loss, and not both")
+        raise invalid_parameter("oto orders require take_profit or stop_loss, and not both")
     return Exits(
         take_profit=prices.get("take_profit.limit_price"),
         stop_loss=prices.get("stop_loss.stop_price"),
@@ -50,7 +50,7 @@ def parse_exits(body: Mapping[str, Any], order_class: str) -> Exits:
 def _parse_leg(leg: Any, name: str) -> dict[str, Decimal]:
     """Prices of a leg by their full names such as "stop_loss.limit_price"."""
     if not isinstance(leg, Mapping):
-        raise _invalid(f"{name} must be an object")
+        raise invalid_parameter(f"{name} must be an object")
     prices = {}
     for key in _PRICES_OF_LEG[name]:
         full_name = f"{name}.{key}"
@@ -60,7 +60,7 @@ def _parse_leg(leg: Any, name: str) -> dict[str, Decimal]:
             prices[full_name] = price
     required_price = f"{name}.{_PRICES_OF_LEG[name][0]}"
     if required_price not in prices:
-        raise _invalid(f"{required_price} is required")
+        raise invalid_parameter(f"{required_price} is required")
     return prices
 
 
@@ -69,19 +69,19 @@ def check_exits(ticket: OrderTicket, exits: Exits, base_price: Decimal) -> None:
     if ticket.order_class == "simple":
         return
     if ticket.time_in_force not in ("day", "gtc"):
-        raise _invalid("complex orders only support day or gtc time in force")
+        raise invalid_parameter("complex orders only support day or gtc time in force")
     if ticket.extended_hours:
-        raise _invalid("extended hours order must be simple orders")
+        raise invalid_parameter("extended hours order must be simple orders")
     if ticket.fractional:
-        raise ApiError(422, UNPROCESSABLE, "fractional orders must be simple orders")
+        raise unprocessable("fractional orders must be simple orders")
     is_oco = ticket.order_class == "oco"
     if is_oco and ticket.type != "limit":
-        raise _invalid("oco orders must be limit orders")
+        raise invalid_parameter("oco orders must be limit orders")
     exits_sell = (ticket.side == "sell") == is_oco
     profit = exits.take_profit
     stop = exits.stop_loss
     if profit is not None and stop is not None and (profit <= stop if exits_sell else profit >= stop):
-        raise _invalid(f"take_profit.limit_price must be {'>' if exits_sell else '<'} stop_loss.stop_price")
+        raise invalid_parameter(f"take_profit.limit_price must be {'>' if exits_sell else '<'} stop_loss.stop_price")
     if not is_oco:
         _check_distance("take_profit.limit_price", profit, base_price, is_above=exits_sell)
         _check_distance("stop_loss.stop_price", stop, base_price, is_above=not exits_sell)
@@ -92,7 +92,7 @@ def _check_distance(name: str, price: Decimal | None, base_price: Decimal, *, is
     if price is None or (price >= base_price + _TICK if is_above else price <= base_price - _TICK):
         return
     rule = ">= base_price + 0.01" if is_above else "<= base_price - 0.01"
-    raise ApiError(422, UNPROCESSABLE, f"{name} must be {rule}", base_price=str(base_price))
+    raise unprocessable(f"{name} must be {rule}", base_price=str(base_price))
 
 
 def leg_tickets(parent: Order, exits: Exits) -> list[OrderTicket]:
@@ -111,7 +111,3 @@ def leg_tickets(parent: Order, exits: Exits) -> list[OrderTicket]:
         order_type = "stop" if exits.stop_limit is None else "stop_limit"
         tickets.append(OrderTicket(**common, type=order_type, limit_price=exits.stop_limit, stop_price=exits.stop_loss))
     return tickets
-
-
-def _invalid(message: str) -> ApiError:
-    return ApiError(422, INVALID_PARAMETER, message)

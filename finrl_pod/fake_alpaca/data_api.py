@@ -77,16 +77,14 @@ class MarketData:
         )
         page: dict[str, list[dict[str, Any]]] = {}
         for symbol, session in available[first : first + limit]:
-            bar = self._bar(symbol, session, adjustment, moment, as_of)
-            if bar is not None:
-                page.setdefault(symbol, []).append(bar)
+            page.setdefault(symbol, []).append(self._bar(symbol, session, adjustment, moment, as_of))
         return {"bars": page, "next_page_token": next_page_token(first, limit, len(available))}
 
     def _minute_page(
         self, symbols: list[str], starts: list[float], minutes: int, page: tuple[int, int], adjustment: str, as_of: int
     ) -> dict[str, Any]:
         """Minute bars from `starts` on, by symbol, then time. page: number of the first bar, and of bars."""
-        (first, limit) = page
+        first, limit = page
         total = len(starts) * len(symbols)
         page_bars: dict[str, list[dict[str, Any]]] = {}
         for index in range(first, min(first + limit, total)):
@@ -177,44 +175,30 @@ class MarketData:
             return []
         last = min(new_york(end).date(), session.date)
         days = self.prices.sessions.between(new_york(start).date(), last)
-        rows = [(self.prices.row_of(day.date), day) for day in days if start <= day.midnight <= end]
-        stale = self.flaws.stale_after
-        rows_in_range = [
-            (row, day) for row, day in rows if row is not None and (not stale or day.date.isoformat() <= stale)
-        ]
+        rows = {day: self.prices.row_of(day.date) for day in days if start <= day.midnight <= end}
+        rows_in_range = [(row, day) for day, row in rows.items() if row is not None]
         if newest_first:
             rows_in_range.reverse()
-        removed_bars = {key for key, edit in self.flaws.edits.items() if not edit}
         bars = []
         for symbol in symbols:
-            if (symbol, "") in removed_bars:
-                continue
             tradable = self.prices.tradable_rows(symbol, [row for row, _ in rows_in_range])
             bars += [(symbol, day) for (_, day), has_bar in zip(rows_in_range, tradable, strict=True) if has_bar]
-        return [(s, day) for s, day in bars if (s, day.date.isoformat()) not in removed_bars] if removed_bars else bars
+        has_flaws = self.flaws != BarFlaws()
+        return [(s, day) for s, day in bars if not self._is_removed(s, day)] if has_flaws else bars
 
-    def _bar(self, symbol: str, session: Session, adjustment: str, moment: float, as_of: int) -> dict[str, Any] | None:
+    def _bar(self, symbol: str, session: Session, adjustment: str, moment: float, as_of: int) -> dict[str, Any]:
+        """One of the available bars, with the changes by tests."""
         row = self.prices.row_of(session.date)
-        day = session.date.isoformat()
-        if row is None or (self.flaws.stale_after and day > self.flaws.stale_after):
-            return None
-        values = self.prices.bar(symbol, row, adjustment, as_of)
-        if values is None:
-            return None
+        values = None if row is None else self.prices.bar(symbol, row, adjustment, as_of)
+        assert values is not None
         if session.open <= moment < session.close:
             values = self._bar_so_far(symbol, session, values, moment)
         bar: dict[str, Any] = {"t": timestamp(session.midnight)[:19] + "Z"}
         bar |= {key: values[name] for name, key in _BAR_KEYS.items()}
         bar |= {"v": int(values["volume"]), "n": 0, "vw": values["close"]}
-        for edit_key in ((symbol, ""), (symbol, day)):
-            edit = self.flaws.edits.get(edit_key)
-            if edit is not None and not edit:
-                return None
-            for key, value in (edit or {}).items():
-                if value is None:
-                    bar.pop(key, None)
-                else:
-                    bar[key] = value
+        for day in ("", session.date.isoformat()):
+            changes = self.flaws.edits.get((symbol, day), {})
+            bar = {k: v for k, v in (bar | changes).items() if k not in changes or v is not None}
         return bar
 
     def _bar_so_far(self, symbol: str, session: Session, values: dict[str, float], moment: float) -> dict[str, float]:

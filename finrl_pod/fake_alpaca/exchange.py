@@ -21,13 +21,13 @@ from finrl_pod.fake_alpaca.orders import Order, OrderTicket
 from finrl_pod.fake_alpaca.prices import Prices, new_york
 from finrl_pod.fake_alpaca.settings import MarketConditions, Settings
 from finrl_pod.fake_alpaca.wire_format import (
-    FORBIDDEN,
-    INVALID_PARAMETER,
-    UNPROCESSABLE,
     ApiError,
     decimal_text,
+    forbidden,
+    invalid_parameter,
     price_decimal,
     timestamp,
+    unprocessable,
 )
 
 _SPLIT_HOUR = 4  # New York time at which a split takes effect on its ex-date
@@ -63,12 +63,12 @@ class Exchange(Account):
         ticket = validation.parse_order(body, self.settings)
         exits = parse_exits(body, ticket.order_class)
         if not self.prices.has_symbol(ticket.symbol):
-            raise ApiError(422, UNPROCESSABLE, f'asset "{ticket.symbol}" not found')
+            raise unprocessable(f'asset "{ticket.symbol}" not found')
         self._check_unique(ticket.client_order_id)
         if self.conditions.is_suspended:
-            raise ApiError(403, FORBIDDEN, "new orders are rejected by user request")
+            raise forbidden("new orders are rejected by user request")
         if not self.tradable(ticket.symbol, moment):
-            raise ApiError(422, UNPROCESSABLE, f'asset "{ticket.symbol}" is not tradable')
+            raise unprocessable(f'asset "{ticket.symbol}" is not tradable')
         today = self.prices.sessions.on(new_york(moment).date())
         validation.check_auction_hours(ticket.time_in_force, moment, today)
         price = self.price(ticket.symbol, moment)
@@ -107,7 +107,7 @@ class Exchange(Account):
         self.advance(moment)
         order = self.find(order_id)
         if not order.open or order.status in PENDING_CHANGE:
-            raise ApiError(422, UNPROCESSABLE, f'order is already in "{order.status}" state')
+            raise unprocessable(f'order is already in "{order.status}" state')
         order.status = "pending_cancel"
         self.publish_order_event("pending_cancel", order, moment)
         self._queue.add(moment + self.conditions.cancel_delay, "cancel", order.id)
@@ -122,21 +122,17 @@ class Exchange(Account):
         self.advance(moment)
         original = self.find(order_id)
         if not original.open or original.status in _NOT_REPLACEABLE:
-            raise ApiError(
-                422, UNPROCESSABLE, f'unable to replace order, order isn\'t in a replaceable state: "{original.status}"'
-            )
+            raise unprocessable(f'unable to replace order, order isn\'t in a replaceable state: "{original.status}"')
         if not isinstance(body, Mapping) or not body:
-            raise ApiError(422, INVALID_PARAMETER, "at least one field must be replaced")
+            raise invalid_parameter("at least one field must be replaced")
         if original.order_class != "simple":
-            raise ApiError(
-                422, INVALID_PARAMETER, f"{original.order_class} orders cannot be replaced on this fake server"
-            )
+            raise invalid_parameter(f"{original.order_class} orders cannot be replaced on this fake server")
         if original.notional is not None:
-            raise ApiError(422, INVALID_PARAMETER, "notional orders cannot be replaced")
+            raise invalid_parameter("notional orders cannot be replaced")
         qty = validation.parse_decimal(body, "qty") or original.qty
         assert qty is not None
         if qty <= 0:
-            raise ApiError(422, INVALID_PARAMETER, "qty must be > filled qty")
+            raise invalid_parameter("qty must be > filled qty")
         limit = validation.parse_decimal(body, "limit_price") or original.limit_price
         stop = validation.parse_decimal(body, "stop_price") or original.stop_price
         replacement = {
@@ -164,7 +160,7 @@ class Exchange(Account):
         """Raw price at a time. Raises ApiError before the first bar of the symbol."""
         value = self.prices.price_at(symbol, moment)
         if value is None:
-            raise ApiError(422, UNPROCESSABLE, f'asset "{symbol}" has no price')
+            raise unprocessable(f'asset "{symbol}" has no price')
         return price_decimal(value)
 
     def tradable(self, symbol: str, moment: float) -> bool:
@@ -257,13 +253,8 @@ class Exchange(Account):
                 self._lifecycle.close(order, "canceled", moment)
         ratio = Decimal(repr(action.new)) / Decimal(repr(action.old))
         self.ledger.book_split(action.symbol, ratio, moment)
-        event = {
-            "event": "split",
-            "symbol": action.symbol,
-            "ratio": decimal_text(ratio),
-            "timestamp": timestamp(moment),
-        }
-        self.publish("account", event)
+        event = {"event": "split", "symbol": action.symbol, "ratio": decimal_text(ratio)}
+        self.publish("account", {**event, "timestamp": timestamp(moment)})
 
     # ---- state file -----------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import NamedTuple
 
 from finrl_pod.fake_alpaca import matching
@@ -15,7 +16,7 @@ from finrl_pod.fake_alpaca.account import Account
 from finrl_pod.fake_alpaca.orders import Order, OrderTicket
 from finrl_pod.fake_alpaca.prices import Prices, Session, new_york
 from finrl_pod.fake_alpaca.settings import MarketConditions, Settings
-from finrl_pod.fake_alpaca.wire_format import UNPROCESSABLE, ApiError, decimal_text, floor_shares
+from finrl_pod.fake_alpaca.wire_format import decimal_text, floor_shares, unprocessable
 
 PENDING_CHANGE = ("pending_cancel", "pending_replace")
 _GTC_SECONDS = 90 * 86_400.0  # a gtc order expires after 90 days
@@ -82,8 +83,8 @@ class OrderLifecycle:
             "new": self._on_new,
             "fill": self._on_fill,
             "again": self._on_next_session,
-            "lapse": self._on_lapse,
-            "expire": self._on_expire,
+            "lapse": partial(self._on_end, "canceled"),
+            "expire": partial(self._on_end, "expired"),
             "cancel": self._on_cancel,
             "replace": self._on_replace,
         }
@@ -102,7 +103,7 @@ class OrderLifecycle:
         """Time at which an order sent now expires, UTC epoch seconds. Raises ApiError after the end of the panel."""
         session = self.session_for(moment)
         if session is None:
-            raise ApiError(422, UNPROCESSABLE, "the panel of this fake server has ended")
+            raise unprocessable("the panel of this fake server has ended")
         if ticket.time_in_force == "gtc":
             last = self._prices.sessions.last_closed(moment + _GTC_SECONDS) or session
             return max(last.close, session.close)
@@ -185,13 +186,9 @@ class OrderLifecycle:
         if self._account.orders[order_id].open:
             self.schedule_fill(self._account.orders[order_id], moment)
 
-    def _on_lapse(self, order_id: str, moment: float) -> None:
+    def _on_end(self, status: str, order_id: str, moment: float) -> None:
         if self._account.orders[order_id].open:
-            self.close(self._account.orders[order_id], "canceled", moment)
-
-    def _on_expire(self, order_id: str, moment: float) -> None:
-        if self._account.orders[order_id].open:
-            self.close(self._account.orders[order_id], "expired", moment)
+            self.close(self._account.orders[order_id], status, moment)
 
     def _on_cancel(self, order_id: str, moment: float) -> None:
         if self._account.orders[order_id].status == "pending_cancel":
@@ -218,9 +215,7 @@ class OrderLifecycle:
         """Fill an order wholly or in its first part. Orders with a pending cancel or replacement still fill."""
         order = self._account.orders[order_id]
         session = self._session_of_fill(order, moment)
-        if not order.open or order.moments.get("filling", 0.0) > moment:
-            return
-        if session is None:
+        if session is None or not order.open or order.moments.get("filling", 0.0) > moment:
             return
         if order.symbol in self._conditions.halted_symbols:
             if order.time_in_force not in ("day", "gtc"):

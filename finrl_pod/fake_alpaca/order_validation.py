@@ -15,14 +15,15 @@ from finrl_pod.fake_alpaca.orders import ORDER_CLASSES, Order, OrderTicket
 from finrl_pod.fake_alpaca.prices import Session, Sessions, new_york
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.fake_alpaca.wire_format import (
-    FORBIDDEN,
     INVALID_PARAMETER,
     MALFORMED_BODY,
     PATTERN_DAY_TRADING,
-    UNPROCESSABLE,
     ApiError,
     decimal_text,
+    forbidden,
+    invalid_parameter,
     parse_number,
+    unprocessable,
 )
 
 _ORDER_TYPES = ("market", "limit", "stop", "stop_limit")
@@ -50,33 +51,35 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
         raise ApiError(400, MALFORMED_BODY, "request body format is invalid")
     symbol = body.get("symbol")
     if not isinstance(symbol, str) or not symbol:
-        raise _invalid("symbol is required")
+        raise invalid_parameter("symbol is required")
     order_class = body.get("order_class") or "simple"
     if order_class not in ORDER_CLASSES or body.get("legs"):
-        raise _invalid(f"invalid order_class: {str(order_class)[:40]}")
+        raise invalid_parameter(f"invalid order_class: {str(order_class)[:40]}")
     side = _parse_choice(body, "side", ("buy", "sell"))
     order_type = _parse_choice(body, "type", _ORDER_TYPES)
     time_in_force = _parse_choice(body, "time_in_force", _CRYPTO_TIMES if settings.crypto else _TIMES_IN_FORCE)
     qty = parse_decimal(body, "qty")
     notional = parse_decimal(body, "notional")
     if qty is None and notional is None:
-        raise _invalid("qty or notional is required")
+        raise invalid_parameter("qty or notional is required")
     if qty is not None and notional is not None:
         raise ApiError(settings.qty_and_notional_status, INVALID_PARAMETER, "only one of qty or notional is accepted")
     for name, value in (("qty", qty), ("notional", notional)):
         if value is not None and value <= 0:
-            raise _invalid(f"{name} must be > 0")
+            raise invalid_parameter(f"{name} must be > 0")
     if qty is not None and _decimal_places(qty) > _SHARE_DECIMALS:
-        raise _invalid(f"qty increment is limited to {_SHARE_DECIMALS} decimal points")
+        raise invalid_parameter(f"qty increment is limited to {_SHARE_DECIMALS} decimal points")
     if notional is not None and _decimal_places(notional) > _DOLLAR_DECIMALS:
-        raise _invalid("notional value must be limited to 2 decimal places")
+        raise invalid_parameter("notional value must be limited to 2 decimal places")
     limit = parse_decimal(body, "limit_price")
     stop = parse_decimal(body, "stop_price")
     if order_class == "oco" and limit is None and isinstance(body.get("take_profit"), Mapping):
         limit = parse_decimal(body["take_profit"], "limit_price")  # the parent is the take-profit
     client_order_id = str(body.get("client_order_id") or "")
     if len(client_order_id) > settings.max_client_order_id_length:
-        raise _invalid(f"client_order_id must be no more than {settings.max_client_order_id_length} characters")
+        raise invalid_parameter(
+            f"client_order_id must be no more than {settings.max_client_order_id_length} characters"
+        )
     ticket = OrderTicket(
         client_order_id=client_order_id,
         symbol=symbol,
@@ -103,15 +106,15 @@ def parse_decimal(body: Mapping[str, Any], name: str) -> Decimal | None:
     try:
         return parse_number(value)
     except ValueError:
-        raise _invalid(f"{name} is not a number") from None
+        raise invalid_parameter(f"{name} is not a number") from None
 
 
 def _parse_choice(body: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
     value = body.get(name)
     if value is None:
-        raise _invalid(f"{name} is required")
+        raise invalid_parameter(f"{name} is required")
     if value not in choices:
-        raise _invalid(f"invalid {name}: {value}")
+        raise invalid_parameter(f"invalid {name}: {value}")
     return str(value)
 
 
@@ -120,33 +123,27 @@ def _check_prices(ticket: OrderTicket, *, crypto: bool) -> None:
         price = getattr(ticket, name)
         is_required = name in _PRICES_OF_TYPE.get(ticket.type, ())
         if is_required and price is None:
-            raise _invalid(f"{ticket.type} orders require {name.replace('_', ' ')}")
+            raise invalid_parameter(f"{ticket.type} orders require {name.replace('_', ' ')}")
         if not is_required and price is not None:
-            raise _invalid(f"{ticket.type} orders require no {name.replace('_', ' ')}")
+            raise invalid_parameter(f"{ticket.type} orders require no {name.replace('_', ' ')}")
         if price is not None:
             check_price_increment(name, price)
     if ticket.fractional and ticket.time_in_force != "day" and not crypto:
-        raise ApiError(422, UNPROCESSABLE, "fractional orders must be DAY orders")
+        raise unprocessable("fractional orders must be DAY orders")
     if ticket.time_in_force in ("opg", "cls") and ticket.type not in ("market", "limit"):
-        raise ApiError(422, UNPROCESSABLE, f"{ticket.time_in_force} orders must be market or limit orders")
+        raise unprocessable(f"{ticket.time_in_force} orders must be market or limit orders")
     if ticket.extended_hours and (ticket.type != "limit" or ticket.time_in_force not in ("day", "gtc")):
-        raise ApiError(422, UNPROCESSABLE, "extended hours order must be DAY or GTC limit orders")
+        raise unprocessable("extended hours order must be DAY or GTC limit orders")
 
 
 def check_price_increment(name: str, price: Decimal) -> None:
     """Refuse a price with more than two decimals from a dollar on, or four below, and any price of 0 or less."""
     if price <= 0:
-        raise _invalid(f"{name} must be > 0")
+        raise invalid_parameter(f"{name} must be > 0")
     if _decimal_places(price) > (_DOLLAR_DECIMALS if price >= 1 else _SUB_DOLLAR_DECIMALS):
-        raise ApiError(
-            422,
-            UNPROCESSABLE,
+        raise unprocessable(
             f"invalid {name} {price}. sub-penny increment does not fulfill minimum pricing criteria",
         )
-
-
-def _invalid(message: str) -> ApiError:
-    return ApiError(422, INVALID_PARAMETER, message)
 
 
 def _decimal_places(value: Decimal) -> int:
@@ -163,18 +160,16 @@ def check_auction_hours(time_in_force: str, moment: float, today: Session | None
     if today is None or moment >= today.at(_AUCTION_ORDERS_REOPEN_HOUR):
         return
     if time_in_force == "opg" and moment >= today.at(*_OPG_CUTOFF):
-        raise ApiError(422, UNPROCESSABLE, "opg orders are not accepted between 9:28am and 7:00pm ET")
+        raise unprocessable("opg orders are not accepted between 9:28am and 7:00pm ET")
     if time_in_force == "cls" and moment >= today.close - _CLS_CUTOFF_SECONDS:
-        raise ApiError(
-            422, UNPROCESSABLE, "cls orders are not accepted between 10 minutes before the close and 7:00pm ET"
-        )
+        raise unprocessable("cls orders are not accepted between 10 minutes before the close and 7:00pm ET")
 
 
 def check_min_notional(ticket: OrderTicket, price: Decimal) -> None:
     """Refuse a fractional order worth less than a dollar."""
     cost = ticket.notional if ticket.notional is not None else (ticket.qty or Decimal(0)) * price
     if ticket.fractional and cost < _MIN_NOTIONAL:
-        raise ApiError(403, FORBIDDEN, "cost basis must be >= minimal amount of order 1", cost_basis=str(cost))
+        raise forbidden("cost basis must be >= minimal amount of order 1", cost_basis=str(cost))
 
 
 # ---- account ------------------------------------------------------------------------------------------------------
@@ -190,9 +185,7 @@ def check_wash_trade(order: Order, others: Iterable[Order]) -> None:
         sell = limits["sell"]
         if buy is not None and sell is not None and buy < sell:
             continue
-        raise ApiError(
-            403,
-            FORBIDDEN,
+        raise forbidden(
             "potential wash trade detected. use complex orders",
             existing_order_id=other.id,
             reject_reason=f"opposite side {other.type} order exists",
@@ -204,9 +197,7 @@ def check_available_shares(order: Order, shares_held: Decimal, available: Decima
     if order.remaining > available:
         requested_quantity = decimal_text(order.remaining)
         left = decimal_text(available)
-        raise ApiError(
-            403,
-            FORBIDDEN,
+        raise forbidden(
             f"insufficient qty available for order (requested: {requested_quantity}, available: {left})",
             available=left,
             existing_qty=decimal_text(shares_held),
@@ -218,18 +209,16 @@ def check_available_shares(order: Order, shares_held: Decimal, available: Decima
 def check_short_sale(order: Order, *, allowed: bool) -> None:
     """Refuse a short sale if the account may not short, or if it is not in whole shares."""
     if not allowed:
-        raise ApiError(403, FORBIDDEN, "account is not allowed to short")
+        raise forbidden("account is not allowed to short")
     if order.notional is not None or order.remaining % 1 != 0:
-        raise ApiError(422, UNPROCESSABLE, "fractional orders cannot be sold short")
+        raise unprocessable("fractional orders cannot be sold short")
 
 
 def check_buying_power(order: Order, shares_held: Decimal, buying_power: Decimal) -> None:
     """Refuse an order whose newly opened exposure costs more than the buying power."""
     cost = opening_quantity(order, shares_held) * order.reserve if order.notional is None else order.notional
     if cost > buying_power:
-        raise ApiError(
-            403,
-            FORBIDDEN,
+        raise forbidden(
             "insufficient buying power",
             buying_power=decimal_text(buying_power),
             cost_basis=decimal_text(cost),

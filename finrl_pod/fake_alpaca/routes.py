@@ -37,15 +37,9 @@ Handler = Callable[[ApiRequest], ApiResponse]
 def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
     """(method, path, handler) of the trading API."""
 
-    def submit(request: ApiRequest) -> ApiResponse:
-        return OK, exchange.order_json(exchange.submit(request.body, request.moment))
-
     def cancel(request: ApiRequest) -> ApiResponse:
         exchange.cancel(request.names["order_id"], request.moment)
         return NO_CONTENT, None
-
-    def cancel_all(request: ApiRequest) -> ApiResponse:
-        return MULTI_STATUS, _cancel_orders(exchange, request.moment)
 
     def find_by_client_id(request: ApiRequest) -> ApiResponse:
         return OK, exchange.order_json(exchange.find_by_client_id(request.query.get("client_order_id", "")))
@@ -55,9 +49,6 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
             _cancel_orders(exchange, request.moment)
         symbols = sorted(exchange.ledger.holdings)
         return MULTI_STATUS, [_close_one(exchange, symbol, request.moment) for symbol in symbols]
-
-    def find(request: ApiRequest) -> ApiResponse:
-        return OK, exchange.order_json(exchange.find(request.names["order_id"]))
 
     def replace(request: ApiRequest) -> ApiResponse:
         return OK, exchange.replace(request.names["order_id"], request.body, request.moment).to_json()
@@ -81,10 +72,10 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
         ("GET", "/v2/assets", lambda r: (OK, trading.assets(exchange, r.query, r.moment))),
         ("GET", "/v2/assets/{symbol}", lambda r: (OK, trading.asset(exchange, r.names["symbol"], r.moment))),
         ("GET", "/v2/orders", lambda r: (OK, trading.order_list(exchange, r.query))),
-        ("POST", "/v2/orders", submit),
-        ("DELETE", "/v2/orders", cancel_all),
+        ("POST", "/v2/orders", lambda r: (OK, exchange.order_json(exchange.submit(r.body, r.moment)))),
+        ("DELETE", "/v2/orders", lambda r: (MULTI_STATUS, _cancel_orders(exchange, r.moment))),
         ("GET", "/v2/orders:by_client_order_id", find_by_client_id),
-        ("GET", "/v2/orders/{order_id}", find),
+        ("GET", "/v2/orders/{order_id}", lambda r: (OK, exchange.order_json(exchange.find(r.names["order_id"])))),
         ("PATCH", "/v2/orders/{order_id}", replace),
         ("DELETE", "/v2/orders/{order_id}", cancel),
         ("GET", "/v2/positions", lambda r: (OK, trading.positions(exchange, r.moment))),

@@ -20,6 +20,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 
@@ -45,8 +46,7 @@ class Pace:
         for name, speed in (("slow", self.slow), ("fast", self.fast)):
             if not 0.0 <= speed < float("inf"):
                 raise InputError(f"clock speed `{name}` must be finite and at least 0, got {speed}")
-        edges = [edge for window in self.windows for edge in window]
-        if edges != sorted(edges):
+        if self._edges != sorted(self._edges):
             raise InputError("clock windows must be in increasing order and must not overlap")
 
     def speed_at(self, simulated_time: float) -> tuple[float, float]:
@@ -55,14 +55,9 @@ class Pace:
         i = bisect_right(edges, simulated_time)
         return (self.slow if i % 2 else self.fast), (edges[i] if i < len(edges) else float("inf"))
 
-    @property
+    @cached_property
     def _edges(self) -> list[float]:
-        # The dataclass is frozen but has no slots: the flat list is cached next to the fields.
-        cached = self.__dict__.get("_cached_edges")
-        if cached is None:
-            cached = [edge for window in self.windows for edge in window]
-            self.__dict__["_cached_edges"] = cached
-        return cached
+        return [edge for window in self.windows for edge in window]
 
     def advance(self, simulated_time: float, real: float) -> float:
         """Simulated time `real` seconds after the simulated time."""

@@ -17,7 +17,6 @@ from finrl_pod.fake_alpaca.orders import Order
 from finrl_pod.fake_alpaca.prices import Session, new_york
 from finrl_pod.fake_alpaca.wire_format import (
     ID_NAMESPACE,
-    INVALID_PARAMETER,
     MALFORMED_BODY,
     NOT_FOUND,
     ApiError,
@@ -25,6 +24,7 @@ from finrl_pod.fake_alpaca.wire_format import (
     asset_id,
     decimal_text,
     floor_shares,
+    invalid_parameter,
     microseconds,
     price_decimal,
     timestamp,
@@ -176,7 +176,7 @@ def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = 
     kinds = {k for k in (kind or query.get("activity_types") or "").split(",") if k}
     category = query.get("category")
     if kinds and category:
-        raise ApiError(422, INVALID_PARAMETER, "category cannot be used with activity_types")
+        raise invalid_parameter("category cannot be used with activity_types")
     parameters = QueryParameters(query)
     direction = parameters.choice("direction", _DIRECTIONS)
     size = parameters.integer("page_size", _MAX_ACTIVITIES_PER_PAGE, _MAX_ACTIVITIES_PER_PAGE)
@@ -205,7 +205,7 @@ def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = 
     if token:
         ids = [e["id"] for e in entries]
         if token not in ids:
-            raise ApiError(422, INVALID_PARAMETER, f"invalid page_token: {token}")
+            raise invalid_parameter(f"invalid page_token: {token}")
         entries = entries[ids.index(token) + 1 :]
     return entries[:size]
 
@@ -242,7 +242,7 @@ def close_position(exchange: Exchange, symbol: str, query: Mapping[str, str], mo
     percentage = parameters.decimal("percentage")
     if percentage is not None:
         if not 0 < percentage <= _WHOLE_POSITION:
-            raise ApiError(422, INVALID_PARAMETER, "percentage must be > 0 and <= 100")
+            raise invalid_parameter("percentage must be > 0 and <= 100")
         qty = floor_shares(abs(shares_held) * percentage / 100)
     body = {
         "symbol": symbol,
@@ -261,11 +261,11 @@ def configure(exchange: Exchange, body: Any) -> dict[str, Any]:
         raise ApiError(400, MALFORMED_BODY, "request body format is invalid")
     for name, value in body.items():
         if name not in configuration:
-            raise ApiError(422, INVALID_PARAMETER, f"unknown configuration: {name[:40]}")
+            raise invalid_parameter(f"unknown configuration: {name[:40]}")
         if isinstance(configuration[name], bool) and not isinstance(value, bool):
-            raise ApiError(422, INVALID_PARAMETER, f"{name} must be true or false")
+            raise invalid_parameter(f"{name} must be true or false")
         if name not in ("suspend_trade", "no_shorting") and value != configuration[name]:
-            raise ApiError(422, INVALID_PARAMETER, f"{name} cannot be changed on this fake server")
+            raise invalid_parameter(f"{name} cannot be changed on this fake server")
     conditions = exchange.conditions
     conditions.is_suspended = body.get("suspend_trade", conditions.is_suspended)
     conditions.no_shorting = body.get("no_shorting", conditions.no_shorting)

@@ -37,6 +37,21 @@ class ApiError(Exception):
         self.body = {**({} if code is None else {"code": code}), "message": message, **fields}
 
 
+def invalid_parameter(message: str) -> ApiError:
+    """Error for a parameter that is missing, malformed or not allowed."""
+    return ApiError(422, INVALID_PARAMETER, message)
+
+
+def unprocessable(message: str, **fields: Any) -> ApiError:
+    """Error for an order that the exchange does not take."""
+    return ApiError(422, UNPROCESSABLE, message, **fields)
+
+
+def forbidden(message: str, **fields: Any) -> ApiError:
+    """Error for an order that the account may not send."""
+    return ApiError(403, FORBIDDEN, message, **fields)
+
+
 # ---- values in responses ------------------------------------------------------------------------------------------
 
 

@@ -111,8 +111,9 @@ strategies = _table("strategies", "at name sha256 detail run")
 settings = _table("settings", "at content")  # JSON of the daemon settings
 
 # Fills with the intent that each belongs to, oldest first.
+_INTENT_COLUMNS = [intents.c[name] for name in ("run", "bar", "symbol", "side", "reference_price")]
 fills_with_intents = (
-    select(fills, intents.c["run", "bar", "symbol", "side", "reference_price"], intents.c.id.label("intent_id"))
+    select(fills, *_INTENT_COLUMNS, intents.c.id.label("intent_id"))
     .select_from(fills.join(orders).join(intents))
     .order_by(fills.c.id)
 )
