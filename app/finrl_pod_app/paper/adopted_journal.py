@@ -47,11 +47,8 @@ def adopt_journal(config: PaperConfig, *, write: bool) -> AdoptionReport:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             rebuilt_file = Path(folder) / "journal.sqlite"
             now = clock.now()
-            store = Store.create_or_open(rebuilt_file)
-            try:
+            with contextlib.closing(Store.create_or_open(rebuilt_file)) as store:
                 books = adopt(store, config, broker, now)
-            finally:
-                store.close()
             former_file = _put_in_place(rebuilt_file, path, now) if write else None
     return AdoptionReport(**vars(books), journal=str(path), kept=former_file, written=write)
 
@@ -71,16 +68,11 @@ def _is_whole(path: Path, config: PaperConfig, broker: Broker) -> bool:
     if not path.exists():
         return False
     try:
-        store = Store.open(path)
+        with contextlib.closing(Store.open(path)) as store:
+            check_rows(store)
+            journal_ids = Ledger(store).client_order_ids()
     except JournalError:
         return False
-    try:
-        check_rows(store)
-        journal_ids = Ledger(store).client_order_ids()
-    except JournalError:
-        return False
-    finally:
-        store.close()
     own_rows = own_orders(broker.orders("all"), [*(allocation.name for allocation in allocations(config)), config.name])
     return all(order.client_order_id in journal_ids for order, *_ in own_rows)
 

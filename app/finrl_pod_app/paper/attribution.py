@@ -137,9 +137,8 @@ class Attribution:
 
 def attribute(history: AccountHistory, backtest: PaperBacktest, terms: DailyTerms, rules: SizingRules) -> Attribution:
     """Attribute the difference at each mark that the backtest has too; it starts at the first one."""
-    backtest_equity = dict(
-        zip((str(d) for d in backtest.result.times.astype("datetime64[D]")), backtest.equity, strict=True)
-    )
+    days = map(str, backtest.result.times.astype("datetime64[D]"))
+    backtest_equity = dict(zip(days, backtest.equity, strict=True))
     gaps = _Gaps(history, backtest, terms, rules)
     sessions: list[str] = []
     rows: list[list[float]] = []
@@ -153,12 +152,8 @@ def attribute(history: AccountHistory, backtest: PaperBacktest, terms: DailyTerm
         sessions.append(session)
         rows.append(values)
     table = np.array(rows)
-    return Attribution(
-        tuple(sessions),
-        {cause: table[:, i] for i, cause in enumerate(CAUSES)},
-        gaps.by_symbol(sessions[-1]),
-        float(table[-1].sum()),
-    )
+    by_session = {cause: table[:, i] for i, cause in enumerate(CAUSES)}
+    return Attribution(tuple(sessions), by_session, gaps.by_symbol(sessions[-1]), float(table[-1].sum()))
 
 
 @dataclass
@@ -211,12 +206,8 @@ class _Gaps:
     def by_symbol(self, session: str) -> dict[str, dict[Cause, float]]:
         """Value of the gap of each cause by symbol."""
         table = {cause: self._values(cause, session) for cause in CAUSES}
-        values_by_symbol = {s: {cause: float(table[cause][i]) for cause in CAUSES} for s, i in self._columns.items()}
-        return {
-            symbol: row
-            for symbol, row in values_by_symbol.items()
-            if any(abs(value) >= 0.005 for value in row.values())
-        }
+        rows = {s: {cause: float(table[cause][i]) for cause in CAUSES} for s, i in self._columns.items()}
+        return {s: row for s, row in rows.items() if any(abs(value) >= 0.005 for value in row.values())}
 
     def _values(self, cause: Cause, session: str) -> Floats:
         gap = self.gaps[cause]
@@ -331,9 +322,8 @@ class _Gaps:
         close = float(self.terms.close[bar, n])
         step = FRACTION if self.rules.fractional else 1.0
         rounding = 2 * step + (float(self.rules.min_value) / close if close > 0 else 0.0) + CLOSING_SHARE * abs(size)
-        shares_by_cause[Cause.ROUNDING if abs(remainder) <= rounding else self._cause_of_rest(n, remainder)] += (
-            remainder
-        )
+        cause_of_rest = Cause.ROUNDING if abs(remainder) <= rounding else self._cause_of_rest(n, remainder)
+        shares_by_cause[cause_of_rest] += remainder
         return shares_by_cause
 
     def _cause_of_rest(self, n: int, remainder: float) -> Cause:

@@ -6,6 +6,7 @@ The result is saved in a file next to the journal, where the dashboard reads it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -147,22 +148,16 @@ def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> Ba
     for name, allocation, source in zip(names, allocations(config), sources, strict=True):
         history = account_history(store, allocation.name, has_strategies=bool(config.strategies))
         rules = sizing_rules(allocation, risk_limits(allocation, source.current().strategy))
-        own_marks = tuple((date.fromisoformat(s), e) for s, e in zip(history.sessions, history.equity, strict=True))
-        own_marks = tuple(mark for mark in own_marks if marks[0][0] <= mark[0] <= marks[-1][0])
-        strategies.append(
-            StrategyDifference(
-                name,
-                own_marks,
-                backtests[allocation.name],
-                attribute(history, backtests[allocation.name], terms, rules),
-            )
-        )
+        own_marks = zip(map(date.fromisoformat, history.sessions), history.equity, strict=True)
+        marks_in_period = tuple(mark for mark in own_marks if marks[0][0] <= mark[0] <= marks[-1][0])
+        backtest = backtests[allocation.name]
+        attribution = attribute(history, backtest, terms, rules)
+        strategies.append(StrategyDifference(name, marks_in_period, backtest, attribution))
     # Orders of the last decision fill after the last mark: the backtest period ends there.
     sent_orders = [order for order in orders(store) if order.bar < marks[-1][0].isoformat()]
     if config.strategies:
-        differences = compare_account(
-            config, marks, {allocation.name: allocation.marks for allocation in strategies}, backtests, sent_orders
-        )
+        marks_by_strategy = {strategy.name: strategy.marks for strategy in strategies}
+        differences = compare_account(config, marks, marks_by_strategy, backtests, sent_orders)
     else:
         differences = compare(marks, backtests[config.name], sent_orders)
     expected_equity = dict(zip(days[first : last + 1].astype(object), account_equity(config, backtests), strict=True))
@@ -210,12 +205,9 @@ def compare_journal(config: PaperConfig, panel: str = "") -> TrackReport:
     panel: name of stored prices; empty for the feed of the daemon. Raises FinrlPodError.
     """
     journal = Path(config.journal)
-    store = Store.open(journal)
-    try:
+    with closing(Store.open(journal)) as store:
         prices = select(PanelStore().load(panel), config.symbols) if panel else _fetch_prices(config, store)
         return save_difference(journal, compare_with_backtest(config, store, prices))
-    finally:
-        store.close()
 
 
 def recorded_settings(journal: Path) -> PaperConfig:
@@ -234,16 +226,15 @@ def _fetch_prices(config: PaperConfig, store: Store) -> Panel:
     """Fetch prices of the journal sessions and the window before them from the daemon feed."""
     from finrl_pod.paper.brokers.factory import open_broker, open_clock
 
-    first, last = (
-        (store.rows(schema.equity)[index].session for index in (0, -1)) if store.count(schema.equity) else ("", "")
-    )
-    if not first:
+    sessions = [row.session for row in store.rows(schema.equity)]
+    if not sessions:
         raise InputError("the journal has no equity yet: trade for at least two sessions first")
     # Five sessions span at least seven calendar days; plus a margin for holidays.
     margin = timedelta(days=config.data.window * 3 // 2 + 30) if config.data.window else timedelta(days=3650)
     broker, feed = open_broker(config.broker, open_clock(config.broker))
     try:
-        bars = feed.bars(config.symbols, date.fromisoformat(first) - margin, date.fromisoformat(last), "all")
+        first, last = (date.fromisoformat(sessions[index]) for index in (0, -1))
+        bars = feed.bars(config.symbols, first - margin, last, "all")
     finally:
         broker.close()
     return valid_panel(bars)

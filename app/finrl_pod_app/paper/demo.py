@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -169,13 +170,10 @@ def _dividends(panel: Panel, start: date) -> tuple[CorporateAction, ...]:
 def _summary(config_file: Path, folder: Path, server_shares: Mapping[str, Decimal], days: Sequence[date]) -> DemoReport:
     """Return the journal result, compared with the server positions (held) and the equivalent backtest."""
     config = load(config_file)
-    store = Store.open(Path(config.journal))
-    try:
+    with contextlib.closing(Store.open(Path(config.journal))) as store:
         account = status(store, config)
         difference = compare_with_backtest(config, store, load_panel(preset("quick")))
         summary = store.last(schema.alerts, schema.alerts.c.kind == SUMMARY)
-    finally:
-        store.close()
     track = save_difference(Path(config.journal), difference)
     marks = difference.marks
     return DemoReport(

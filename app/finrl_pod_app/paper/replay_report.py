@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -73,18 +74,24 @@ def run_replay(
     sources = strategy_sources(config, allow_unpromoted=True)
     result = replay(config, panel, sources, start, end, journal, progress)
     backtests = backtest_account(config, sources, panel, first, last)
-    store = Store.open(journal)
-    try:
+    with closing(Store.open(journal)) as store:
         sent_orders = orders(store)
         warnings = [row.message for row in store.rows(schema.alerts, schema.alerts.c.level != "info")]
-    finally:
-        store.close()
     if config.strategies:
         differences = compare_account(config, result.equity, result.strategies, backtests, sent_orders)
     else:
         differences = compare(result.equity, backtests[config.name], sent_orders)
     total = account_equity(config, backtests)
     metrics = backtests[config.name].result.metrics if not config.strategies else _metrics(panel, total, backtests)
+    strategies = {
+        strategy.name: ReplayedStrategy(
+            strategy=backtests[allocation.name].result.name,
+            share=strategy.share,
+            equity=result.strategies[strategy.name][-1][1].quantize(CENT),
+            backtest_equity=backtests[allocation.name].equity[-1].quantize(CENT),
+        )
+        for strategy, allocation in zip(config.strategies, allocations(config), strict=False)
+    }
     return ReplayReport(
         strategy=", ".join(backtest.result.name for backtest in backtests.values()),
         first=str(result.first),
@@ -94,7 +101,7 @@ def run_replay(
         fills=result.fills,
         equity=result.equity[-1][1].quantize(CENT),
         backtest_equity=total[-1].quantize(CENT),
-        strategies=_strategies(config, result.strategies, backtests),
+        strategies=strategies,
         distance_to_target=result.distance_to_target,
         same=not differences,
         differences=differences,
@@ -150,10 +157,8 @@ def compare_account(
     differences = []
     for strategy, allocation in zip(config.strategies, allocations(config), strict=True):
         own_orders = [order for order in sent_orders if order.run == allocation.name]
-        differences += [
-            f"{strategy.name}: {s}"
-            for s in compare(marks_by_strategy[strategy.name], backtests[allocation.name], own_orders)
-        ]
+        sentences = compare(marks_by_strategy[strategy.name], backtests[allocation.name], own_orders)
+        differences += [f"{strategy.name}: {sentence}" for sentence in sentences]
     days = [str(d) for d in next(iter(backtests.values())).result.times.astype("datetime64[D]")]
     expected_equity = dict(zip(days, account_equity(config, backtests), strict=True))
     for session, equity in marks:
@@ -163,23 +168,6 @@ def compare_account(
                 f"{session}: equity is {equity:.2f} in the journal, {expected:.2f} in the backtests together"
             )
     return differences
-
-
-def _strategies(
-    config: PaperConfig,
-    marks_by_strategy: Mapping[str, Sequence[tuple[date, Decimal]]],
-    backtests: Mapping[str, PaperBacktest],
-) -> dict[str, ReplayedStrategy]:
-    """Return the end of each of several strategies, by name."""
-    return {
-        strategy.name: ReplayedStrategy(
-            strategy=backtests[allocation.name].result.name,
-            share=strategy.share,
-            equity=marks_by_strategy[strategy.name][-1][1].quantize(CENT),
-            backtest_equity=backtests[allocation.name].equity[-1].quantize(CENT),
-        )
-        for strategy, allocation in zip(config.strategies, allocations(config), strict=False)
-    }
 
 
 def _bar_range(panel: Panel, start: date, end: date) -> tuple[int, int]:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from finrl_pod.errors import BrokerError, ConfigError, DaemonError, FinrlPodError, Interrupted, JournalError
+from finrl_pod.paper.brokers.alpaca.credentials import is_loopback
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
 from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from finrl_pod.paper.execution.mandate_limits import check_strategies, recorded_limits
@@ -38,7 +38,6 @@ from finrl_pod_app.paper.sources import strategy_sources
 HALT_POLL = 0.25  # real seconds between two checks of the thread that applies a halt while the main loop is busy
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 DaemonParts = tuple[Store, Broker, DataFeed, Sequence[StrategySource], Clock, Heartbeat, Alert]
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def run_daemon(
@@ -52,7 +51,7 @@ def run_daemon(
     """
     if allow_unpromoted and config.broker.kind not in BROKERS:
         raise ConfigError(f"--allow-unpromoted needs a broker that is built in, got broker.kind {config.broker.kind!r}")
-    if allow_unpromoted and urlsplit(config.broker.url).hostname not in LOOPBACK:
+    if allow_unpromoted and not is_loopback(config.broker.url):
         raise ConfigError(f"--allow-unpromoted needs a server on this machine, but broker.url is {config.broker.url!r}")
     sources = strategy_sources(config, allow_unpromoted=allow_unpromoted)
     strategies = [source.current().strategy for source in sources]

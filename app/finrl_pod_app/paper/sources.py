@@ -52,9 +52,8 @@ class BaselineSource:
     """A baseline strategy by name."""
 
     def __init__(self, name: str) -> None:
-        self._current = LoadedStrategy(
-            make_baseline(name), hashlib.sha256(f"{name} {__version__}".encode()).hexdigest(), name
-        )
+        digest = hashlib.sha256(f"{name} {__version__}".encode()).hexdigest()
+        self._current = LoadedStrategy(make_baseline(name), digest, name)
 
     def current(self) -> LoadedStrategy:
         return self._current
@@ -88,10 +87,8 @@ class PromotedRun:
         report = self._newest_report()
         version = report, _modification_times(report.parent)
         if self._current is None or self._current[0] != version:
-            self._current = (
-                version,
-                load_promoted(report.parent, self._symbols, allow_unpromoted=self._allow_unpromoted),
-            )
+            champion = load_promoted(report.parent, self._symbols, allow_unpromoted=self._allow_unpromoted)
+            self._current = version, champion
         return self._current[1]
 
     def _newest_report(self) -> Path:
@@ -187,21 +184,12 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
             )
     strategy = PolicyStrategy(agents, members.ensemble_weights, rule=members.rule)
     strategy.check_universe(symbols)
-    digest = hashlib.sha256((path / "report.json").read_bytes())
-    if (path / VERDICT_FILE).is_file():
-        digest.update((path / VERDICT_FILE).read_bytes())
-    for member in members.ids:
-        for suffix in ("json", "safetensors"):
-            digest.update((path / "snapshots" / f"{member}.{suffix}").read_bytes())
+    files = [path / "report.json", *path.glob(VERDICT_FILE)]
+    files += [path / "snapshots" / f"{id_}.{suffix}" for id_ in members.ids for suffix in ("json", "safetensors")]
+    sha256 = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     base = None if strategy.mandate is None else BasePortfolio(strategy.mandate, strategy.rules.leverage)
-    band = report.get("stop_rule")
-    return LoadedStrategy(
-        strategy,
-        digest.hexdigest(),
-        f"{path} {'+'.join(members.ids)}",
-        base,
-        None if band is None else ActiveBand.from_dict(band),
-    )
+    band = None if report.get("stop_rule") is None else ActiveBand.from_dict(report["stop_rule"])
+    return LoadedStrategy(strategy, sha256, f"{path} {'+'.join(members.ids)}", base, band)
 
 
 def _is_promoted(run: Path) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _PIPE_WIDTH = 160
 _MAX_DIFFERENCES = 20
+_EQUAL = "Orders, fills and equity equal the backtest to the cent."
 
 
 def show_status(report: PaperStatus) -> None:
@@ -34,13 +35,12 @@ def show_status(report: PaperStatus) -> None:
     console = _console()
     beat = report.daemon
     mark = report.equity
-    alive = f"last heartbeat {beat.age_seconds:.0f} s ago" if beat.known else "no heartbeat found"
     slip = report.slippage
     last = report.last_decision
     realised = "none yet" if slip.realised_bps is None else f"{slip.realised_bps:+.1f} bp of value"
     rows = {
         "state": report.state + (f" ({report.reason})" if report.reason else ""),
-        "daemon": alive,
+        "daemon": f"last heartbeat {beat.age_seconds:.0f} s ago" if beat.known else "no heartbeat found",
         "account": report.account or "unknown yet",
         "equity": "none yet" if mark is None else f"{mark.value:,.2f} at the close of {mark.session}",
         "cash": f"{report.cash:,.2f} of {report.capital:,.2f} allocated",
@@ -68,11 +68,22 @@ def show_status(report: PaperStatus) -> None:
 def show_orders(rows: Sequence[OrderStatusRow]) -> None:
     """Print one line per order."""
     table = Table(header_style="bold")
-    columns = ("bar", "symbol", "side", "quantity", "filled", "time_in_force", "limit_price", "state", "status")
-    for column in (*columns, "client_order_id"):
+    columns = [
+        "bar",
+        "symbol",
+        "side",
+        "quantity",
+        "filled",
+        "time_in_force",
+        "limit_price",
+        "state",
+        "status",
+        "client_order_id",
+    ]
+    for column in columns:
         table.add_column(column.replace("_", " "), no_wrap=True)
     for row in rows:
-        values = (getattr(row, column) for column in (*columns, "client_order_id"))
+        values = (getattr(row, column) for column in columns)
         table.add_row(*(Text("" if value is None else str(value)) for value in values))
     _console().print(table)
 
@@ -85,8 +96,7 @@ def show_adoption(report: AdoptionReport) -> None:
         table.add_row(Text(symbol), *map(str, shares))
     console = _console()
     console.print(table)
-    counts = f"{report.orders} orders, {report.fills} fills"
-    console.print(Text(f"Cash of this run: {report.cash:,.2f}; {counts}"))
+    console.print(Text(f"Cash of this run: {report.cash:,.2f}; {report.orders} orders, {report.fills} fills"))
     for action in report.unsupported:
         console.print(Text(f"not recorded: {action}; compare the shares with the broker's"))
     if not report.written:
@@ -122,11 +132,8 @@ def show_replay(report: ReplayReport) -> None:
         console.print(Text(f"{name} ({strategy.strategy}, {strategy.share:.0%}): equity {strategy.equity:,.2f}"))
     console.print(Text(f"Largest distance to a target at its end: {report.distance_to_target:.2%} of equity"))
     if report.same:
-        console.print(Text("Orders, fills and equity equal the backtest to the cent."))
-    for sentence in report.differences[:_MAX_DIFFERENCES]:
-        console.print(Text(sentence), soft_wrap=True)
-    if (omitted_count := len(report.differences) - _MAX_DIFFERENCES) > 0:
-        console.print(Text(f"and {omitted_count} more differences (see --json)"))
+        console.print(Text(_EQUAL))
+    _print_differences(console, report.differences)
     for sentence in report.alerts[:_MAX_DIFFERENCES]:
         console.print(Text(f"alert: {sentence}"), soft_wrap=True)
 
@@ -144,23 +151,17 @@ def show_track(report: TrackReport) -> None:
         soft_wrap=True,
     )
     if report.same:
-        console.print(Text("Orders, fills and equity equal the backtest to the cent."))
+        console.print(Text(_EQUAL))
         return
-    strategies = report.strategies
-    table = Table("cause", *(strategies if len(strategies) > 1 else ()), "account", header_style="bold")
+    strategies = report.strategies if len(report.strategies) > 1 else {}
+    table = Table("cause", *strategies, "account", header_style="bold")
     for cause, value in report.attribution.items():
-        strategy_values = (
-            [strategy.attribution[cause] for strategy in strategies.values()] if len(strategies) > 1 else []
-        )
-        table.add_row(cause.replace("_", " "), *(f"{strategy:+,.2f}" for strategy in (*strategy_values, value)))
+        values = (*(strategy.attribution[cause] for strategy in strategies.values()), value)
+        table.add_row(cause.replace("_", " "), *(f"{amount:+,.2f}" for amount in values))
     console.print(table)
-    if not report.alarm:
-        return
-    console.print(Text(f"ALARM: the unexplained difference is above {report.unexplained_limit:,.2f}"))
-    for sentence in report.differences[:_MAX_DIFFERENCES]:
-        console.print(Text(sentence), soft_wrap=True)
-    if (omitted_count := len(report.differences) - _MAX_DIFFERENCES) > 0:
-        console.print(Text(f"and {omitted_count} more differences (see --json)"))
+    if report.alarm:
+        console.print(Text(f"ALARM: the unexplained difference is above {report.unexplained_limit:,.2f}"))
+        _print_differences(console, report.differences)
 
 
 def show_demo(report: DemoReport) -> None:
@@ -200,6 +201,13 @@ def replay_progress(start: date, end: date, *, quiet: bool) -> Iterator[Callable
     with Progress(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("replaying", total=max((end - start).days, 1))
         yield lambda day: bars.update(task, completed=(day - start).days, description=f"replaying {day}")
+
+
+def _print_differences(console: Console, differences: Sequence[str]) -> None:
+    for sentence in differences[:_MAX_DIFFERENCES]:
+        console.print(Text(sentence), soft_wrap=True)
+    if (omitted_count := len(differences) - _MAX_DIFFERENCES) > 0:
+        console.print(Text(f"and {omitted_count} more differences (see --json)"))
 
 
 def _distances(targets: Mapping[str, TargetStatus]) -> str:
