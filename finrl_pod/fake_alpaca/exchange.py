@@ -23,7 +23,7 @@ from finrl_pod.fake_alpaca.settings import MarketConditions, Settings
 from finrl_pod.fake_alpaca.wire_format import (
     ApiError,
     decimal_text,
-    forbidden,
+    forbidden_order,
     invalid_parameter,
     price_decimal,
     timestamp,
@@ -66,7 +66,7 @@ class Exchange(Account):
             raise unprocessable(f'asset "{ticket.symbol}" not found')
         self._check_unique(ticket.client_order_id)
         if self.conditions.is_suspended:
-            raise forbidden("new orders are rejected by user request")
+            raise forbidden_order("new orders are rejected by user request")
         if not self.tradable(ticket.symbol, moment):
             raise unprocessable(f'asset "{ticket.symbol}" is not tradable')
         today = self.prices.sessions.on(new_york(moment).date())

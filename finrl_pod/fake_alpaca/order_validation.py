@@ -20,7 +20,7 @@ from finrl_pod.fake_alpaca.wire_format import (
     PATTERN_DAY_TRADING,
     ApiError,
     decimal_text,
-    forbidden,
+    forbidden_order,
     invalid_parameter,
     parse_number,
     unprocessable,
@@ -169,7 +169,7 @@ def check_min_notional(ticket: OrderTicket, price: Decimal) -> None:
     """Refuse a fractional order worth less than a dollar."""
     cost = ticket.notional if ticket.notional is not None else (ticket.qty or Decimal(0)) * price
     if ticket.fractional and cost < _MIN_NOTIONAL:
-        raise forbidden("cost basis must be >= minimal amount of order 1", cost_basis=str(cost))
+        raise forbidden_order("cost basis must be >= minimal amount of order 1", cost_basis=str(cost))
 
 
 # ---- account ------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def check_wash_trade(order: Order, others: Iterable[Order]) -> None:
         sell = limits["sell"]
         if buy is not None and sell is not None and buy < sell:
             continue
-        raise forbidden(
+        raise forbidden_order(
             "potential wash trade detected. use complex orders",
             existing_order_id=other.id,
             reject_reason=f"opposite side {other.type} order exists",
@@ -197,7 +197,7 @@ def check_available_shares(order: Order, shares_held: Decimal, available: Decima
     if order.remaining > available:
         requested_quantity = decimal_text(order.remaining)
         left = decimal_text(available)
-        raise forbidden(
+        raise forbidden_order(
             f"insufficient qty available for order (requested: {requested_quantity}, available: {left})",
             available=left,
             existing_qty=decimal_text(shares_held),
@@ -209,7 +209,7 @@ def check_available_shares(order: Order, shares_held: Decimal, available: Decima
 def check_short_sale(order: Order, *, allowed: bool) -> None:
     """Refuse a short sale if the account may not short, or if it is not in whole shares."""
     if not allowed:
-        raise forbidden("account is not allowed to short")
+        raise forbidden_order("account is not allowed to short")
     if order.notional is not None or order.remaining % 1 != 0:
         raise unprocessable("fractional orders cannot be sold short")
 
@@ -218,7 +218,7 @@ def check_buying_power(order: Order, shares_held: Decimal, buying_power: Decimal
     """Refuse an order whose newly opened exposure costs more than the buying power."""
     cost = opening_quantity(order, shares_held) * order.reserve if order.notional is None else order.notional
     if cost > buying_power:
-        raise forbidden(
+        raise forbidden_order(
             "insufficient buying power",
             buying_power=decimal_text(buying_power),
             cost_basis=decimal_text(cost),

@@ -47,7 +47,7 @@ def unprocessable(message: str, **fields: Any) -> ApiError:
     return ApiError(422, UNPROCESSABLE, message, **fields)
 
 
-def forbidden(message: str, **fields: Any) -> ApiError:
+def forbidden_order(message: str, **fields: Any) -> ApiError:
     """Error for an order that the account may not send."""
     return ApiError(403, FORBIDDEN, message, **fields)
 

@@ -312,17 +312,17 @@ def allocations(config: PaperConfig) -> tuple[PaperConfig, ...]:
     return tuple(
         dataclasses.replace(
             config,
-            name=f"{config.name}/{part.name}",
-            strategy=part.strategy,
-            run=part.run,
-            champion=part.champion,
+            name=f"{config.name}/{strategy.name}",
+            strategy=strategy.strategy,
+            run=strategy.run,
+            champion=strategy.champion,
             strategies=(),
-            capital=round(config.capital * part.share, 2),
+            capital=round(config.capital * strategy.share, 2),
             risk=dataclasses.replace(
-                config.risk, **{name: getattr(part, name) or getattr(config.risk, name) for name in PARTIAL_LIMITS}
+                config.risk, **{name: getattr(strategy, name) or getattr(config.risk, name) for name in PARTIAL_LIMITS}
             ),
         )
-        for part in config.strategies
+        for strategy in config.strategies
     )
 
 

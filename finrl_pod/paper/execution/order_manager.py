@@ -207,8 +207,8 @@ class OrderManager:
                 break
             self.idle(pause)
             pause = min(2 * pause, MAX_LOOKUP_PAUSE)
-        unresolved = {order.id: False if not_found[order.id] >= 2 else None for order in remaining}
-        return {order.id: unresolved.get(order.id, True) for order in orders}
+        lookups = {order.id: False if not_found[order.id] >= 2 else None for order in remaining}
+        return {order.id: lookups.get(order.id, True) for order in orders}
 
     # ------------------------------------------------------------------ cancelling
 

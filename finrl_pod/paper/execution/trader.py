@@ -300,8 +300,8 @@ class StrategyTrader:
             state = TargetState.OPEN if plan.distance else TargetState.REACHED
             states.append(_KeptState(target, state, plan.distance))
         now = self._c.clock.now()
-        for kept in states:
-            write_target(connection, now, self.config.name, cycle, kept.target, kept.state, kept.distance)
+        for row in states:
+            write_target(connection, now, self.config.name, cycle, row.target, row.state, row.distance)
 
     def _without_blocked(self, plan: OrderPlan, halt_reasons: Mapping[str, str]) -> tuple[list[Intent], dict[str, str]]:
         """Leave out purchases of halted symbols, and skip them with the reason."""

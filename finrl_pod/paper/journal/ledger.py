@@ -303,7 +303,7 @@ class Ledger:
     def _load(self) -> None:
         orders = schema.orders.c
         intents = schema.intents.c
-        parts = select(schema.action_parts, schema.corporate_actions.c.symbol).join_from(
+        action_parts = select(schema.action_parts, schema.corporate_actions.c.symbol).join_from(
             schema.action_parts, schema.corporate_actions
         )
         with self.store.read() as connection:
@@ -312,7 +312,7 @@ class Ledger:
             for row in connection.execute(select(schema.corporate_actions)):
                 self.positions[row.symbol] += Decimal(row.own_change)
                 self.cash += Decimal(row.cash)
-            for row in connection.execute(parts):
+            for row in connection.execute(action_parts):
                 self.books[row.run].positions[row.symbol] += Decimal(row.own_change)
                 self.books[row.run].cash += Decimal(row.cash)
             final = [state.value for state in IntentState if state.final]
