@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from types import TracebackType
 from typing import Any
 
 _current = threading.local()
@@ -33,9 +32,7 @@ class RequestDeadline:
         self._timer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _current.deadline = None
         self._timer.cancel()
         with self._lock:

@@ -48,7 +48,7 @@ from finrl_pod.types import Floats, Panel
 
 ZERO = Decimal(0)
 MARGIN = Decimal(2)  # multiplier of the account
-_FILL_AT_OPEN = (TimeInForce.OPG, TimeInForce.DAY)
+_FILL_IN_AUCTION = {"open": (TimeInForce.OPG, TimeInForce.DAY), "close": (TimeInForce.CLS,)}
 _FLOAT_TOLERANCE = Decimal("1e-6")  # shares
 
 
@@ -92,11 +92,8 @@ class SimulatedBroker:
 
     def positions(self) -> tuple[Position, ...]:
         self._advance()
-        return tuple(
-            Position(symbol, shares, price=self._prices.last(symbol))
-            for symbol, shares in self._shares.items()
-            if shares
-        )
+        shares_held = ((symbol, shares) for symbol, shares in self._shares.items() if shares)
+        return tuple(Position(symbol, shares, self._prices.last(symbol)) for symbol, shares in shares_held)
 
     # ------------------------------------------------------------------ orders
 
@@ -115,15 +112,17 @@ class SimulatedBroker:
         )  # fmt: skip
         self._orders[order_id] = order
         self._by_client[request.client_order_id] = order_id
-        self._publish("new", order)
+        self._updates.append(OrderUpdate("new", order, now))
         return Confirmed(order)
 
     def cancel(self, order_id: str) -> Outcome:
         self._advance()
-        order = self._find_live(order_id)
-        if isinstance(order, Rejected):
-            return order
-        self._close_order(order, OrderStatus.CANCELED)
+        order = self._orders.get(order_id)
+        if order is None:
+            return Rejected(Reason.NOT_FOUND, "order not found")
+        if not order.live:
+            return Rejected(Reason.NOT_CANCELABLE, f"order is {order.status.value}")
+        self._close_order(order, OrderStatus.CANCELED, self._clock.now())
         return Confirmed()
 
     def order(self, order_id: str) -> Order | None:
@@ -231,19 +230,18 @@ class SimulatedBroker:
     def _advance(self) -> None:
         """Process the auctions up to the current time."""
         now = self._clock.now()
-        if not any(order.live for order in self._orders.values()):
-            self._processed_until = max(now, self._processed_until)
-            return
         start = self._processed_until
-        self._processed_until = max(now, self._processed_until)
+        self._processed_until = max(now, start)
+        if not any(order.live for order in self._orders.values()):
+            return
         for session in self._sessions_from(start):
             if session.open > now:
                 break
             if start < session.open <= now:
-                self._run_auction(session, session.open, _FILL_AT_OPEN, "open")
+                self._run_auction(session, "open")
             self._fill_within_session(session, now)
             if start < session.close <= now:
-                self._run_auction(session, session.close, (TimeInForce.CLS,), "close")
+                self._run_auction(session, "close")
                 for order in list(self._orders.values()):
                     if order.live and order.time_in_force is TimeInForce.DAY and order.submitted_at < session.close:
                         self._close_order(order, OrderStatus.EXPIRED, session.close)
@@ -272,16 +270,13 @@ class SimulatedBroker:
             self._sessions = self._calendar.sessions(day, last_day)
         return tuple(s for s in self._sessions if s.date >= day)
 
-    def _run_auction(
-        self,
-        session: Session,
-        time: datetime,
-        times_in_force: tuple[TimeInForce, ...],
-        column: Literal["open", "close"],
-    ) -> None:
+    def _run_auction(self, session: Session, column: Literal["open", "close"]) -> None:
         """Fill the orders of an auction at its price, in one call of the accounting; unfilled auction orders expire."""
+        time: datetime = getattr(session, column)
         participating = [
-            o for o in self._orders.values() if o.live and o.time_in_force in times_in_force and o.submitted_at < time
+            order
+            for order in self._orders.values()
+            if order.live and order.time_in_force in _FILL_IN_AUCTION[column] and order.submitted_at < time
         ]
         filling: list[tuple[Order, float]] = []
         for order in participating:
@@ -329,23 +324,10 @@ class SimulatedBroker:
         self._fills.append(fill)
         self._updates.append(OrderUpdate("fill" if complete else "partial_fill", order, time, fill))
 
-    def _close_order(self, order: Order, status: OrderStatus, time: datetime | None = None) -> None:
-        time = time or self._clock.now()
+    def _close_order(self, order: Order, status: OrderStatus, time: datetime) -> None:
         closed_order = dataclasses.replace(order, status=status, raw_status=status.value, updated_at=time)
         self._orders[order.id] = closed_order
-        self._publish(status.value, closed_order)
-
-    def _publish(self, event: str, order: Order) -> None:
-        self._updates.append(OrderUpdate(event, order, order.updated_at))
-
-    def _find_live(self, order_id: str) -> Order | Rejected:
-        """Live order with an id, or the rejection of a request to change it."""
-        order = self._orders.get(order_id)
-        if order is None:
-            return Rejected(Reason.NOT_FOUND, "order not found")
-        if not order.live:
-            return Rejected(Reason.NOT_CANCELABLE, f"order is {order.status.value}")
-        return order
+        self._updates.append(OrderUpdate(status.value, closed_order, time))
 
     def _live_orders(self, symbol: str, side: Side) -> list[Order]:
         return [o for o in self._orders.values() if o.live and o.symbol == symbol and o.side is side]
@@ -433,6 +415,5 @@ class PanelPrices:
         try:
             return self._panel.symbols.index(symbol)
         except ValueError:
-            raise InputError(
-                f"panel {self._panel.name!r} has no symbol {symbol}; choose symbols of the panel"
-            ) from None
+            name = self._panel.name
+            raise InputError(f"panel {name!r} has no symbol {symbol}; choose symbols of the panel") from None

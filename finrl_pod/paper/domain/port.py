@@ -45,19 +45,15 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Current time, timezone-aware in UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds of this clock since an arbitrary start; never decreases."""
-        ...
 
     def sleep(self, seconds: float, max_real_seconds: float = float("inf")) -> None:
         """Wait that many seconds of this clock, at most `max_real_seconds` of real time; none for 0 or less."""
-        ...
 
     def real_seconds(self, seconds: float) -> float:
         """Real duration of that many seconds of this clock, for socket timeouts; a scaled clock has a lower bound."""
-        ...
 
 
 @runtime_checkable
@@ -72,67 +68,51 @@ class Broker(Protocol):
 
     def account(self) -> AccountState:
         """Cash, equity and buying power."""
-        ...
 
     def positions(self) -> tuple[Position, ...]:
         """All open positions of the account, including positions of other clients."""
-        ...
 
     def submit(self, request: OrderRequest) -> Outcome:
         """Send an order once. A repeated client_order_id gives Rejected(DUPLICATE_ID), not a second order."""
-        ...
 
     def cancel(self, order_id: str) -> Outcome:
         """Request a cancel by broker id. Confirmed means that the request was accepted; the order may still fill."""
-        ...
 
     def order(self, order_id: str) -> Order | None:
         """Order by broker id; None if the broker has none (404)."""
-        ...
 
     def order_by_client_id(self, client_order_id: str) -> Order | None:
         """Order by client order id. Shortly after an ambiguous submit, a single None proves nothing."""
-        ...
 
     def orders(self, status: Literal["open", "all"], after: datetime | None = None) -> tuple[Order, ...]:
         """All orders with this status that were submitted after a time, oldest first, across all pages."""
-        ...
 
     def fills_since(self, cursor: str | None) -> FillPage:
         """All fills after the cursor (None: since the account was opened), across all pages."""
-        ...
 
     def updates(self) -> tuple[OrderUpdate, ...]:
         """Stream messages since the last call, without waiting. They are hints: `orders` and `fills_since` decide."""
-        ...
 
     def stream(self) -> StreamState:
         """Health of the stream; offered=False for a broker without one."""
-        ...
 
     def reconnect_stream(self) -> None:
         """Drop the stream connection and open another one in the background."""
-        ...
 
     def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
         """Assets by symbol; symbols unknown to the broker are missing."""
-        ...
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:
         """Corporate actions with start <= ex_date <= end."""
-        ...
 
     def clock(self) -> datetime:
         """The time on the broker clock."""
-        ...
 
     def calendar(self, start: date, end: date) -> tuple[Session, ...]:
         """Sessions with start <= date <= end, in order."""
-        ...
 
     def close(self) -> None:
         """Close stream and connections. Orders are left as they are."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,12 +146,9 @@ class DataFeed(Protocol):
 
     def bars(self, symbols: Sequence[str], start: date, end: date, adjustment: Adjustment) -> BarTable:
         """Daily bars of the completed sessions from start to end, one column per symbol in the given order."""
-        ...
 
     def minute_bars(self, symbols: Sequence[str], start: datetime, end: datetime, adjustment: Adjustment) -> BarTable:
         """Bars of the completed minutes with start <= their start < end; an empty table if the feed has none."""
-        ...
 
     def latest(self, symbols: Sequence[str]) -> Mapping[str, tuple[Decimal, datetime]]:
         """Last trade price of each symbol and its time; symbols without a trade are missing."""
-        ...

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -30,12 +29,7 @@ from finrl_pod.user_files import error_text, is_interrupt
 
 RAW_HISTORY = timedelta(days=14)  # of unadjusted closes, to detect price jumps
 EARLIEST_DATE = date(1900, 1, 1)
-
-
-class PriceFetchRecorder(Protocol):
-    """Callback that records each price query."""
-
-    def __call__(self, table: BarTable, adjustment: str, sha256: str) -> None: ...
+PriceFetchRecorder = Callable[[BarTable, str, str], None]  # records a price query: table, adjustment, hash
 
 
 @dataclass(frozen=True, eq=False)

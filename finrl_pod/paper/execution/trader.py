@@ -74,7 +74,6 @@ class StrategySource(Protocol):
 
     def current(self) -> LoadedStrategy:
         """Return the strategy to trade. Raises FinrlPodError if there is none."""
-        ...
 
 
 @dataclass(frozen=True)

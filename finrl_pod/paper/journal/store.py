@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 from urllib.parse import quote
 
@@ -226,9 +225,7 @@ class JournalLock:
             self._files = files.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._files.close()
 
     def _lock(self, file: IO[Any], lock_file: IO[str]) -> None:

@@ -55,7 +55,6 @@ class HeartbeatSink(Protocol):
 
     def beat(self, *, trading: bool) -> None:
         """Called from the loop at least every few real seconds."""
-        ...
 
 
 class Daemon:

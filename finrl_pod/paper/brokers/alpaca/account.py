@@ -71,17 +71,14 @@ class ClientLibrary(Protocol):
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> Mapping[str, Sequence[Any]]:
         """Corporate actions of the data API by group."""
-        ...
 
     def bars(
         self, timeframe: Timeframe, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
     ) -> Mapping[str, Any]:
         """Bars: {symbol: [{t, o, h, l, c, v}]}."""
-        ...
 
     def latest_trades(self, symbols: Sequence[str], feed: str) -> Mapping[str, Any]:
         """Last trades: {symbol: {t, p}}."""
-        ...
 
 
 class AlpacaAccount:

@@ -20,13 +20,7 @@ from finrl_pod.paper.brokers.alpaca.credentials import Keys
 from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed
 from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, RequestContext
 from finrl_pod.paper.domain.port import Adjustment, BarTable
-from finrl_pod.paper.domain.records import (
-    Asset,
-    CorporateAction,
-    FillPage,
-    Position,
-    Session,
-)
+from finrl_pod.paper.domain.records import Asset, CorporateAction, FillPage, Position, Session
 
 
 class CryptoLibrary(AlpacaPyLibrary):
@@ -89,11 +83,8 @@ class CryptoAccount(AlpacaAccount):
         return ()
 
     def calendar(self, start: date, end: date) -> tuple[Session, ...]:
-        days = [start + timedelta(days=k) for k in range((end - start).days + 1)]
-        opens = [datetime.combine(day, time(), UTC) for day in days]
-        return tuple(
-            Session(day, open_time, open_time + timedelta(days=1)) for day, open_time in zip(days, opens, strict=True)
-        )
+        midnights = (datetime.combine(start, time(), UTC) + timedelta(days=k) for k in range((end - start).days + 1))
+        return tuple(Session(midnight.date(), midnight, midnight + timedelta(days=1)) for midnight in midnights)
 
     def _all_assets(self) -> dict[str, Asset]:
         query = {"asset_class": "crypto"}
@@ -120,12 +111,10 @@ class CryptoFeed(AlpacaFeed):
         response = self._read(lambda: self._library.bars("1Hour", pairs, first, last, adjustment, self._feed))
         rows: dict[tuple[str, date], list[float]] = {}
         with self._account.boundary("the bars"):
-            for symbol in pairs:
-                for bar in sorted(self._bars_of(response, symbol), key=self._bar_time):
-                    day = self._bar_time(bar).astimezone(UTC).date()
-                    if start <= day <= end:
-                        values = [float(bar.get(key) or "nan") for key in ("o", "h", "l", "c", "v")]
-                        rows[symbol, day] = _merge_hours(rows.get((symbol, day)), values)
+            for symbol, bar_time, values in sorted(self._values(response, pairs), key=lambda bar: bar[1]):
+                day = bar_time.date()
+                if start <= day <= end:
+                    rows[symbol, day] = _merge_hours(rows.get((symbol, day)), values)
         days = sorted({day for _, day in rows})
         return self._table(np.array(days, "datetime64[D]").astype("datetime64[ns]"), days, pairs, rows)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Literal, TypeVar
@@ -40,12 +40,9 @@ class AlpacaFeed:
         first, last = (datetime.combine(day, time(), NEW_YORK) for day in (start, end + timedelta(days=1)))
         last -= timedelta(seconds=1)
         response = self._read(lambda: self._library.bars("1Day", unique_symbols, first, last, adjustment, self._feed))
-        rows: dict[tuple[str, date], list[float]] = {}
         with self._account.boundary("the bars"):
-            for symbol in unique_symbols:
-                for bar in self._bars_of(response, symbol):
-                    day = self._bar_time(bar).astimezone(NEW_YORK).date()
-                    rows[symbol, day] = [_float(bar.get(key)) for key in _BAR_KEYS]
+            bars = self._values(response, unique_symbols)
+            rows = {(symbol, bar_time.astimezone(NEW_YORK).date()): values for symbol, bar_time, values in bars}
         last_complete = self._last_complete_day()
         days = sorted({day for _, day in rows if start <= day <= end and day <= last_complete})
         times = np.array(days, dtype="datetime64[D]").astype("datetime64[ns]")
@@ -54,19 +51,14 @@ class AlpacaFeed:
     def minute_bars(self, symbols: Sequence[str], start: datetime, end: datetime, adjustment: Adjustment) -> BarTable:
         """Minute bars, with a row for each minute with a bar of any symbol, also outside the session."""
         unique_symbols = list(dict.fromkeys(symbols))
-        minute = timedelta(minutes=1)
         last = end - timedelta(seconds=1)
         response = self._read(lambda: self._library.bars("1Min", unique_symbols, start, last, adjustment, self._feed))
-        rows: dict[tuple[str, datetime], list[float]] = {}
-        complete = self._clock.now() - minute
+        complete = self._clock.now() - timedelta(minutes=1)
         with self._account.boundary("the minute bars"):
-            for symbol in unique_symbols:
-                for bar in self._bars_of(response, symbol):
-                    time_ = self._bar_time(bar)
-                    if start <= time_ < end and time_ <= complete:
-                        rows[symbol, time_] = [_float(bar.get(key)) for key in _BAR_KEYS]
-        minutes = sorted({time_ for _, time_ in rows})
-        times = np.array([time_.replace(tzinfo=None) for time_ in minutes], dtype="datetime64[ns]")
+            bars = self._values(response, unique_symbols)
+            rows = {(s, minute): values for s, minute, values in bars if start <= minute < end and minute <= complete}
+        minutes = sorted({minute for _, minute in rows})
+        times = np.array([minute.replace(tzinfo=None) for minute in minutes], dtype="datetime64[ns]")
         return self._table(times, minutes, unique_symbols, rows)
 
     def _table(
@@ -105,17 +97,20 @@ class AlpacaFeed:
             raise BrokerUnavailable(f"{self.name}: the response is not an object of symbols")
         return response
 
-    def _bars_of(self, response: Mapping[str, Any], symbol: str) -> list[Mapping[str, Any]]:
-        bars = response.get(symbol) or []
-        if not isinstance(bars, list) or not all(isinstance(bar, Mapping) for bar in bars):
-            raise BrokerUnavailable(f"{self.name}: the bars of {symbol} are not a list of objects")
-        return bars
-
-    def _bar_time(self, bar: Mapping[str, Any]) -> datetime:
-        try:
-            return responses.moment(bar, "t")
-        except UnreadableResponse as error:
-            raise BrokerUnavailable(f"{self.name}: cannot read a bar: {error}") from None
+    def _values(
+        self, response: Mapping[str, Any], symbols: Sequence[str]
+    ) -> Iterator[tuple[str, datetime, list[float]]]:
+        """Symbol, time in UTC, and values in the order of `_BAR_KEYS` of each bar."""
+        for symbol in symbols:
+            bars = response.get(symbol) or []
+            if not isinstance(bars, list) or not all(isinstance(bar, Mapping) for bar in bars):
+                raise BrokerUnavailable(f"{self.name}: the bars of {symbol} are not a list of objects")
+            for bar in bars:
+                try:
+                    bar_time = responses.moment(bar, "t")
+                except UnreadableResponse as error:
+                    raise BrokerUnavailable(f"{self.name}: cannot read a bar: {error}") from None
+                yield symbol, bar_time, [_float(bar.get(key)) for key in _BAR_KEYS]
 
 
 def _float(value: Any) -> float:

@@ -5,10 +5,10 @@ A field that is missing or malformed raises UnreadableResponse: such a response 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from finrl_pod.paper.brokers.alpaca.transport import ErrorResponse
@@ -32,6 +32,7 @@ from finrl_pod.paper.domain.records import (
     TimeInForce,
 )
 
+T = TypeVar("T")
 NEW_YORK = ZoneInfo("America/New_York")
 ZERO = Decimal(0)
 _AMBIGUOUS_4XX = (408, 409, 425)  # timeout, conflict, too early: the order may have been accepted all the same
@@ -156,15 +157,8 @@ def clock(values: Any) -> datetime:
 def session(values: Any) -> Session:
     """Session from a day of the calendar with open and close as "HH:MM" in New York."""
     day = _date(values, "date")
-
-    def time_of(name: str) -> datetime:
-        try:
-            local = time.fromisoformat(text(values, name))
-        except ValueError:
-            raise UnreadableResponse(f"{name} is not a time: {values.get(name)!r}") from None
-        return datetime.combine(day, local, NEW_YORK).astimezone(UTC)
-
-    return Session(day, time_of("open"), time_of("close"))
+    local_times = (_parse(time.fromisoformat, values, name, "a time") for name in ("open", "close"))
+    return Session(day, *(datetime.combine(day, local, NEW_YORK).astimezone(UTC) for local in local_times))
 
 
 def corporate_action(group: str, values: Any, symbols: Collection[str]) -> CorporateAction:
@@ -225,10 +219,7 @@ def optional_number(values: Any, name: str) -> Decimal | None:
 
 def moment(values: Any, name: str) -> datetime:
     """RFC 3339 time in UTC; nanoseconds are truncated to microseconds."""
-    try:
-        local_time = datetime.fromisoformat(text(values, name))
-    except ValueError:
-        raise UnreadableResponse(f"{name} is not a time: {values.get(name)!r}") from None
+    local_time = _parse(datetime.fromisoformat, values, name, "a time")
     if local_time.tzinfo is None:
         raise UnreadableResponse(f"{name} has no time zone: {values.get(name)!r}")
     try:
@@ -238,10 +229,14 @@ def moment(values: Any, name: str) -> datetime:
 
 
 def _date(values: Any, name: str) -> date:
+    return _parse(lambda value: date.fromisoformat(value[:10]), values, name, "a date")
+
+
+def _parse(parse: Callable[[str], T], values: Any, name: str, kind: str) -> T:
     try:
-        return date.fromisoformat(text(values, name)[:10])
+        return parse(text(values, name))
     except ValueError:
-        raise UnreadableResponse(f"{name} is not a date: {values.get(name)!r}") from None
+        raise UnreadableResponse(f"{name} is not {kind}: {values.get(name)!r}") from None
 
 
 def _symbol_and_side(values: Any) -> tuple[str, Side]:
