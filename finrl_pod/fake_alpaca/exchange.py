@@ -55,8 +55,6 @@ class Exchange(Account):
         }
         self._schedule_sessions(start)
 
-    # ---- requests of clients --------------------------------------------------------------------------------------
-
     def submit(self, body: Any, moment: float, origin: str = "client") -> Order:
         """Accept an order. Its status is `pending_new` during a session and `accepted` outside."""
         self.advance(moment)
@@ -212,8 +210,6 @@ class Exchange(Account):
             validation.check_short_sale(order, allowed=self.shorting)
         validation.check_buying_power(order, shares_held, self.balances(moment, without=instead_of).buying_power)
 
-    # ---- time -----------------------------------------------------------------------------------------------------
-
     def next_due(self) -> float | None:
         """Time of the next scheduled event, or None."""
         return self._queue.next_due
@@ -255,8 +251,6 @@ class Exchange(Account):
         self.ledger.book_split(action.symbol, ratio, moment)
         event = {"event": "split", "symbol": action.symbol, "ratio": decimal_text(ratio)}
         self.publish("account", {**event, "timestamp": timestamp(moment)})
-
-    # ---- state file -----------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """State needed to restart the server, as JSON values."""

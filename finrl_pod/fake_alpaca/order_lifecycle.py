@@ -172,8 +172,6 @@ class OrderLifecycle:
             self._account.publish_order_event("new", leg, moment)
         self.watch(leg, moment)
 
-    # ---- event handlers -------------------------------------------------------------------------------------------
-
     def _on_new(self, order_id: str, moment: float) -> None:
         order = self._account.orders[order_id]
         if order.status in ("accepted", "pending_new"):

@@ -42,9 +42,6 @@ _DAY_TRADE_SESSIONS = 5
 _DAY_TRADER_MIN_EQUITY = Decimal(25_000)
 
 
-# ---- parameters ---------------------------------------------------------------------------------------------------
-
-
 def parse_order(body: Any, settings: Settings) -> OrderTicket:
     """The ticket in a request body. Raises ApiError for the first parameter that is missing or malformed."""
     if not isinstance(body, Mapping):
@@ -152,9 +149,6 @@ def _decimal_places(value: Decimal) -> int:
     return max(0, -exponent)
 
 
-# ---- time and size ------------------------------------------------------------------------------------------------
-
-
 def check_auction_hours(time_in_force: str, moment: float, today: Session | None) -> None:
     """On session days, refuse opg from 9:28 and cls from ten minutes before the close, both until 19:00 (New York)."""
     if today is None or moment >= today.at(_AUCTION_ORDERS_REOPEN_HOUR):
@@ -170,9 +164,6 @@ def check_min_notional(ticket: OrderTicket, price: Decimal) -> None:
     cost = ticket.notional if ticket.notional is not None else (ticket.qty or Decimal(0)) * price
     if ticket.fractional and cost < _MIN_NOTIONAL:
         raise forbidden_order("cost basis must be >= minimal amount of order 1", cost_basis=str(cost))
-
-
-# ---- account ------------------------------------------------------------------------------------------------------
 
 
 def check_wash_trade(order: Order, others: Iterable[Order]) -> None:

@@ -85,8 +85,6 @@ class FakeAlpaca:
         self._wake: asyncio.Event | None = None
         self.exchange.listeners.append(self._on_exchange_event)
 
-    # ---- life cycle -----------------------------------------------------------------------------------------------
-
     @property
     def url(self) -> str:
         """Base URL of the trading and market data APIs."""
@@ -157,8 +155,6 @@ class FakeAlpaca:
             identity = {"version": _STATE_VERSION, "panel": self._panel_sha256, "seed": self.settings.seed}
             write_json(self._state, {**identity, "now": now.isoformat(), "exchange": self.exchange.state()})
 
-    # ---- access from other threads --------------------------------------------------------------------------------
-
     def call(self, function: Callable[[], Result]) -> Result:
         """Run a function in the server thread, between two requests, and return its result."""
         assert self._loop is not None, "the server is not running"
@@ -201,8 +197,6 @@ class FakeAlpaca:
     def follow_client_sleep(self, awake_speed: float, asleep_speed: float) -> None:
         """Run the clock fast while its client sleeps, see `ClockPacer.follow_client_sleep`."""
         self.call(lambda: self._pacer.follow_client_sleep(awake_speed, asleep_speed))
-
-    # ---- event loop -----------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
         """Advance the exchange when events are due, also without requests."""

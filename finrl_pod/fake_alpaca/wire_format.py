@@ -52,9 +52,6 @@ def forbidden_order(message: str, **fields: Any) -> ApiError:
     return ApiError(403, FORBIDDEN, message, **fields)
 
 
-# ---- values in responses ------------------------------------------------------------------------------------------
-
-
 def decimal_text(value: Decimal | None) -> str | None:
     """Format a number for the API: plain digits, without an exponent or trailing zeros. None stays None."""
     if value is None:
@@ -104,9 +101,6 @@ def microseconds(seconds: float) -> int:
     Filters compare at this resolution: at a finer one, `after` an entry's own timestamp would return that entry again.
     """
     return round(seconds * 1e6)
-
-
-# ---- query parameters ---------------------------------------------------------------------------------------------
 
 
 class QueryParameters:

@@ -378,8 +378,6 @@ class OrderManager:
         elif now > entry.intent.deadline:
             self._close_unfilled(entry, IntentState.EXPIRED, f"{entry.filled} of {entry.intent.quantity} filled")
 
-    # ------------------------------------------------------------------ helpers
-
     def _close_unfilled(self, entry: LedgerEntry, state: IntentState, detail: str) -> None:
         """Close an intent with shares that were not filled; an expiry raises an alert."""
         intent = entry.intent

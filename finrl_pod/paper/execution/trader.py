@@ -256,8 +256,6 @@ class StrategyTrader:
         """Raise an alert about this strategy."""
         self._c.alert(level, kind, f"{self.label}: {message}" if self.label else message)
 
-    # ------------------------------------------------------------------ helpers
-
     def _kept_target(
         self, cycle: TradingCycle, inputs: CycleInputs, holdings: Holdings, decision: Decision
     ) -> _KeptState | None:

@@ -298,8 +298,6 @@ class Ledger:
         rows = self.store.rows(schema.foreign_fills)
         return -sum((Decimal(row.quantity) * Decimal(row.price) for row in rows), ZERO)
 
-    # ------------------------------------------------------------------ helpers
-
     def _load(self) -> None:
         orders = schema.orders.c
         intents = schema.intents.c

@@ -131,8 +131,6 @@ class Alerts:
             self._write_spool()
             return not self._waiting
 
-    # ------------------------------------------------------------------ the threads
-
     def _run(self, name: str) -> None:
         while True:
             with self._condition:
@@ -203,8 +201,6 @@ class Alerts:
         del delivery.receivers[name]
         if not delivery.receivers:
             self._waiting.remove(delivery)
-
-    # ------------------------------------------------------------------ the spool
 
     def _read_spool(self) -> list[_Delivery]:
         """Deliveries that an earlier process left; a file that cannot be read counts as empty."""

@@ -75,8 +75,6 @@ class TelegramCommands:
         self._stop_event.set()
         self._thread.join(1.0)
 
-    # ------------------------------------------------------------------ the thread
-
     def _run(self) -> None:
         while not self._stop_event.is_set():
             try:
@@ -140,8 +138,6 @@ class TelegramCommands:
         if result is None:
             return f"{pending.name.value}: no result yet"
         return f"{pending.name.value}: {'refused: ' if result.refused else ''}{result.message}"
-
-    # ------------------------------------------------------------------ the Bot API
 
     def _call(self, method: str, **values: Any) -> Any:
         """Return `result` of a method of the Bot API. Raises any error of the connection, or ValueError."""

@@ -25,9 +25,6 @@ _HTTP_PORT = 80
 _HTTPS_PORT = 443
 
 
-# ---- keys ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Keys:
     """API keys of an account. They are hidden in repr; `mask` removes them from any text."""
@@ -53,9 +50,6 @@ def keys_from_environment() -> Keys:
             f"environment variable {' and '.join(missing)} not set; set it to your Alpaca paper account's API keys"
         )
     return Keys(values[KEY_VARIABLE], values[SECRET_VARIABLE])
-
-
-# ---- addresses ----------------------------------------------------------------------------------------------------
 
 
 def trading_address(url: str) -> str:
