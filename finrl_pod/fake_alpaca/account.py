@@ -165,10 +165,7 @@ class Balances:
 def compute_balances(
     ledger: Ledger, prices: Mapping[str, Decimal], open_orders: Iterable[Order], multiplier: int
 ) -> Balances:
-    """Balances at the given prices. Open orders that would open exposure reserve their cost.
-
-    multiplier: 1 for a cash account, 2 or 4 for margin.
-    """
+    """Balances at prices. Orders that open exposure reserve cash. multiplier: 1 for cash, 2 or 4 for margin."""
     long = sum((h.qty * prices[s] for s, h in ledger.holdings.items() if h.qty > 0), Decimal(0))
     short = sum((h.qty * prices[s] for s, h in ledger.holdings.items() if h.qty < 0), Decimal(0))
     reserved_cash = sum((opening_quantity(o, ledger.qty(o.symbol)) * o.reserve for o in open_orders), Decimal(0))

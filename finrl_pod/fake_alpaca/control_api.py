@@ -111,10 +111,7 @@ def control_routes(server: ControlledServer) -> list[web.RouteDef]:
 
 
 def _change_conditions(server: ControlledServer, change: Mapping[str, Any]) -> None:
-    """Apply halts, delays and bar flaws, e.g. {"halted": ["AAPL"], "fill_delay": 60, "stale_after": "2020-01-02"}.
-
-    Raises InputError for an unknown key.
-    """
+    """Apply halts, delays and bar flaws, such as {"fill_delay": 60}. Raises InputError for an unknown key."""
     known_keys = {"halted", "untradable", "suspended", "stale_after", "edits", *_NUMERIC_CONDITIONS}
     unknown = set(change) - known_keys
     if unknown:

@@ -166,10 +166,7 @@ class MarketData:
     def _available_bars(
         self, symbols: list[str], start: float, end: float, moment: float, *, newest_first: bool
     ) -> list[tuple[str, Session]]:
-        """(symbol, session) of each bar with start <= midnight in New York <= end, symbol by symbol.
-
-        The bar of the current session is available from its open on.
-        """
+        """(symbol, session) of each bar with start <= midnight in New York <= end; the current one from its open on."""
         session = self.prices.sessions.last_opened(moment)
         if session is None:
             return []

@@ -113,10 +113,7 @@ class Exchange(Account):
         return order
 
     def replace(self, order_id: str, body: Any, moment: float) -> Order:
-        """Request a replacement and return the new order.
-
-        It takes the place of the original after `replace_delay`, or is rejected if the original ends before.
-        """
+        """Request a replacement after `replace_delay`, unless the original ends before. Returns the new order."""
         self.advance(moment)
         original = self.find(order_id)
         if not original.open or original.status in _NOT_REPLACEABLE:

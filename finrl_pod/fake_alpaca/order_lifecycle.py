@@ -33,10 +33,7 @@ class ScheduledEvent(NamedTuple):
 
 
 class EventQueue:
-    """Scheduled events, ordered by time and, at equal times, by the order in which they were added.
-
-    The kinds of events are part of the state file.
-    """
+    """Scheduled events by time, then by the order in which they were added. Their kinds are part of the state file."""
 
     def __init__(self) -> None:
         self._events: list[ScheduledEvent] = []

@@ -217,10 +217,7 @@ class Prices:
         return tradable
 
     def bar(self, symbol: str, row: int, adjustment: str, as_of: int) -> dict[str, float] | None:
-        """{open, high, low, close, volume} of a row, adjusted as of row `as_of`; None without a bar.
-
-        adjustment: "raw", "split", "dividend" or "all".
-        """
+        """{open, high, low, close, volume} of a row, adjusted ("raw", "split", ...) as of a row; None without a bar."""
         n = self._column[symbol]
         if not self.tradable[row, n]:
             return None

@@ -85,10 +85,7 @@ Authoriser = Callable[[str, str], bool]
 
 
 class RequestPipeline:
-    """Turns route handlers into aiohttp handlers.
-
-    after_handling: called after a handler: it may have changed the exchange.
-    """
+    """Turns route handlers into aiohttp handlers. after_handling: called after each of them."""
 
     def __init__(
         self, exchange: Exchange, clock: ScaledClock, faults: Faults, log: TrafficLog,

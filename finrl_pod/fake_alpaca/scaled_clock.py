@@ -264,10 +264,7 @@ class ClockClient:
             time.sleep(_POLL_SECONDS)
 
     def _runs_fast(self, anchor: Anchor) -> bool:
-        """Whether the server runs the clock fast up to the end of this client's sleep.
-
-        Only a server that follows the sleep mark sets a lease; its window then starts at the end of the sleep.
-        """
+        """Whether the server runs the clock fast to the end of the sleep: only one that follows it sets a lease."""
         windows = anchor.pace.windows
         return math.isfinite(anchor.lease) and bool(windows) and anchor.seconds() < windows[0][0]
 

@@ -137,10 +137,7 @@ def _held_symbol(exchange: Exchange, name: str) -> str:
 
 
 def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """GET orders. `after` and `until` compare the submission time and are exclusive.
-
-    `nested` lists the legs of an order with exits within that order instead of beside it.
-    """
+    """GET orders. `after` and `until` are exclusive. `nested` lists exits within their order instead of beside it."""
     parameters = QueryParameters(query)
     status = parameters.choice("status", ("open", "closed", "all"))
     direction = parameters.choice("direction", _DIRECTIONS)

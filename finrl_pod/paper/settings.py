@@ -303,10 +303,7 @@ def pack(config: PaperConfig) -> str:
 
 
 def allocations(config: PaperConfig) -> tuple[PaperConfig, ...]:
-    """The config of each strategy of an account, with its part of the capital, its limits, and its own run name.
-
-    A config of a single strategy is returned as it is.
-    """
+    """The config of each strategy, with its own name, capital and limits; a single one keeps the config."""
     if not config.strategies:
         return (config,)
     return tuple(
@@ -332,10 +329,7 @@ def unpack(content: str) -> PaperConfig:
 
 
 def check(config: PaperConfig, origin: str) -> None:
-    """Raises ConfigError for a setting out of its range, or for settings that contradict each other.
-
-    origin: source of the settings, for messages.
-    """
+    """Raises ConfigError for a setting out of its range, or that contradicts another. origin: their source."""
     check_settings(f"{origin}: ", config)
     for item in dataclasses.fields(config):
         if dataclasses.is_dataclass(record := getattr(config, item.name)):

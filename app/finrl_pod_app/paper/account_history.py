@@ -31,10 +31,7 @@ TAKEN = ("orders", "hold", "target")  # outcomes of decisions that were taken
 
 
 def account_history(store: Store, run: str, *, has_strategies: bool) -> AccountHistory:
-    """Read what a strategy decided, ordered and traded.
-
-    has_strategies: True if it shares its account with others.
-    """
+    """Read what a strategy decided, ordered and traded. has_strategies: it shares its account with others."""
     if has_strategies:
         marks = store.rows(schema.strategy_equity, schema.strategy_equity.c.run == run)
     else:

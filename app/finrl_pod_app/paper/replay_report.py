@@ -150,10 +150,7 @@ def compare_account(
     config: PaperConfig, marks: Iterable[tuple[date, Decimal]], marks_by_strategy: Mapping[str, Iterable[tuple[date,
     Decimal]]], backtests: Mapping[str, PaperBacktest], sent_orders: Sequence[OrderStatusRow],
 ) -> list[str]:  # fmt: skip
-    """Return all differences of several strategies and of their sum as sentences.
-
-    marks_by_strategy: equity of each strategy by name.
-    """
+    """Return all differences of several strategies and of their sum as sentences. marks_by_strategy: equity by name."""
     differences = []
     for strategy, allocation in zip(config.strategies, allocations(config), strict=True):
         own_orders = [order for order in sent_orders if order.run == allocation.name]

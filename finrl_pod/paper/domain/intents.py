@@ -71,10 +71,7 @@ class Intent:
         return self.bar.startswith(f"{FLATTEN}-")
 
     def request(self, attempt: int, quantity: Decimal, at: datetime) -> OrderRequest:
-        """Return the order request number `attempt` (from 0) for `quantity` shares, first sent at a time.
-
-        What is left after the last slice is a market order.
-        """
+        """Return order request number `attempt` (from 0), first sent at a time; after the last slice a market order."""
         market = self.slicing is not None and self.slicing.over(at)
         return OrderRequest(
             client_order_id=client_order_id(self.run, self.bar, self.symbol, self.side, attempt),

@@ -78,10 +78,7 @@ class TrackedOrder:
 
 @dataclass(frozen=True)
 class Change:
-    """An order in its new state, fills to record, and warnings to raise as alerts.
-
-    The quantity of a fill is what it adds to the recorded fills.
-    """
+    """An order in its new state, what its new fills add to the recorded ones, and warnings to raise as alerts."""
 
     order: TrackedOrder
     fills: tuple[Fill, ...] = ()

@@ -34,10 +34,7 @@ ZERO = Decimal(0)
 
 
 class AccountTrader:
-    """Takes the decisions of every strategy once per trading cycle and sends their orders.
-
-    traders: one for each strategy, in the order of the config.
-    """
+    """Takes the decisions of every strategy once per trading cycle and sends their orders. traders: one of each."""
 
     def __init__(self, components: TradingComponents) -> None:
         """Raises FinrlPodError if a source has no strategy, or one whose mandate contradicts the config."""
@@ -69,10 +66,7 @@ class AccountTrader:
         return self._c.ledger.positions
 
     def equity(self) -> Decimal:
-        """Return own equity at the last known closes, including symbols no longer in the config.
-
-        A symbol that never had a close counts as 0.
-        """
+        """Return own equity at the last known closes; 0 for a symbol that never had one."""
         return self._value_at({})
 
     def exposure_of(self, entry: LedgerEntry) -> Callable[[], Exposure]:
@@ -188,10 +182,7 @@ class AccountTrader:
         return prices
 
     def _record_minute_prices(self, cycle: TradingCycle) -> CheckedPrices:
-        """Fetch and check the bars of a decision within the session.
-
-        The day's first one also records equity at the closes of the session before, and at the open.
-        """
+        """Fetch and check the bars of an intraday decision. The first one also records the day's opening equity."""
         c = self._c
         today = cycle.session.date
         minute_prices = fetch_minute_prices(c.feed, c.config, cycle, self._record_fetch)

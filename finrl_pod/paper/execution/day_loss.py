@@ -67,10 +67,7 @@ class DayLossLimit:
         self._alert("critical", "day_loss", f"{detail}: {consequence} until the next session")
 
     def enforce(self, session: date, now: datetime, seconds: float) -> None:
-        """In a stopped session, cancel own orders, and sell own shares if the config says so. May be repeated.
-
-        seconds: time to wait for the cancels.
-        """
+        """Cancel own orders of a stopped session for up to `seconds`, then sell own shares if so configured."""
         ledger = self._orders.ledger
         bar = f"{FLATTEN}-{session.isoformat()}"
         if not self.is_stopped(session):

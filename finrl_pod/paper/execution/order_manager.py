@@ -238,10 +238,7 @@ class OrderManager:
             self.refresh()
 
     def cancel_all(self, seconds: float) -> bool:
-        """Cancel every own live order and wait for confirmation. Returns True if none is left.
-
-        Intents of which slices were sent are closed: no further slice follows.
-        """
+        """Cancel own live orders, close sliced intents, and wait for confirmation. Returns True if no order is left."""
         until = self.clock.monotonic() + seconds
         while True:
             live = self.ledger.live_orders()

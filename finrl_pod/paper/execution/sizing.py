@@ -75,10 +75,7 @@ def account_distance(ledger: Ledger, config: PaperConfig, prices: Mapping[str, D
 def _distance_now(
     ledger: Ledger, config: PaperConfig, allocation: PaperConfig, prices: Mapping[str, Decimal]
 ) -> tuple[Decimal, Decimal]:
-    """Distance of the shares of a strategy to its open target, 0 without one, and its equity.
-
-    allocation: the config of one strategy, from `allocations`.
-    """
+    """Distance of the shares of a strategy (from `allocations`) to its open target, 0 without one, and its equity."""
     book = ledger.books[allocation.name] if config.strategies else ledger
     cash = Decimal(str(allocation.capital)) + book.cash
     positions = {symbol: shares for symbol, shares in book.positions.items() if shares}

@@ -146,10 +146,7 @@ class StrategyTrader:
         return self.cash + market_value(self._book.positions, self._c.ledger.closes.prices)
 
     def exposure(self, excluded_entry: LedgerEntry, account: Mapping[str, Decimal] | None) -> Exposure:
-        """Return positions, live orders and the value traded on the intent bar, without its own live order.
-
-        account: shares in the broker account, None if not queried.
-        """
+        """Return what the strategy holds and trades without the live order of an intent. account: shares there."""
         bar = excluded_entry.intent.bar
         live: dict[str, Decimal] = defaultdict(Decimal)
         turnover = ZERO

@@ -110,10 +110,7 @@ class Ledger:
         self.open |= {entry.id: entry for entry in intents}
 
     def start_order(self, entry: LedgerEntry, request: OrderRequest, now: datetime) -> TrackedOrder:
-        """Write an order before it is sent.
-
-        Raises AssertionError if the intent has a live order already, or for more shares than remain.
-        """
+        """Write an order before it is sent. Raises AssertionError if another one is live, or for too many shares."""
         if entry.live is not None:
             raise AssertionError(f"intent {entry.id} already has a live order")
         if request.quantity > entry.remaining:

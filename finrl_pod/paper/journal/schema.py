@@ -17,10 +17,7 @@ metadata = MetaData()
 
 
 def _table(name: str, *columns: str | Column[Any] | UniqueConstraint) -> Table:
-    """Declare a table with an autoincrement id, in the order of the writes.
-
-    Words are names of text columns; one with a question mark may be NULL.
-    """
+    """Declare a table with an autoincrement id. Words name text columns; with a question mark, they may be NULL."""
     items: list[SchemaItem] = [Column("id", Integer, primary_key=True, autoincrement=True)]
     for column in columns:
         if isinstance(column, str):

@@ -37,10 +37,7 @@ class Store:
 
     @classmethod
     def create_or_open(cls, path: Path) -> Store:
-        """Open the journal at `path`; create it if there is none.
-
-        Raises JournalError if the file is not a journal or has another schema version.
-        """
+        """Open or create the journal at `path`. Raises JournalError for another file, or another schema version."""
         if not path.exists():
             cls._create(path)
         return cls.open(path)
@@ -246,10 +243,7 @@ def add(connection: Connection, table: Table, written_at: datetime, **values: An
 
 
 def stamp(moment: datetime) -> str:
-    """Format a time as ISO 8601 in UTC with microseconds, so that text sorts as time does.
-
-    Raises ValueError for a naive datetime.
-    """
+    """Format a time as sortable ISO 8601 in UTC with microseconds. Raises ValueError for a naive datetime."""
     if moment.tzinfo is None:
         raise ValueError(f"journal times need a time zone, got {moment!r}")
     return moment.astimezone(UTC).isoformat(timespec="microseconds")

@@ -39,10 +39,7 @@ class Lot:
 
 @dataclass(frozen=True)
 class RealisedGain:
-    """Shares of a lot that were sold. sale: number of the sale fill, 0 for shares that other clients sold.
-
-    gain: proceeds less cost, in currency.
-    """
+    """Shares of a lot that were sold. sale: number of the sale fill, 0 for other clients. gain: proceeds less cost."""
 
     strategy: str
     symbol: str

@@ -119,10 +119,7 @@ class Daemon:
             raise DaemonError(f"{message}. Start it again, and report the traceback in the log.") from error
 
     def _cancel_before_exit(self) -> None:
-        """Cancel own orders, if the broker does not answer again until the shutdown timeout; alert if it fails.
-
-        Raises AuthenticationError.
-        """
+        """Cancel own orders, for up to the shutdown timeout; alert if it fails. Raises AuthenticationError."""
         end = self._time.monotonic() + SHUTDOWN_SECONDS
         seconds = SHUTDOWN_SECONDS
         while True:

@@ -212,10 +212,7 @@ class AlpacaAccount:
 
     @contextlib.contextmanager
     def boundary(self, route: str) -> Iterator[None]:
-        """Raise BrokerUnavailable for whatever is wrong with an answer that is read inside.
-
-        route: request line for the message.
-        """
+        """Raise BrokerUnavailable if an answer that is read inside is faulty. route: request line for the message."""
         try:
             yield
         except FinrlPodError:

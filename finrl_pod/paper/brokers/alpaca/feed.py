@@ -22,10 +22,7 @@ Time = TypeVar("Time", date, datetime)
 
 
 class AlpacaFeed:
-    """Satisfies the `DataFeed` protocol.
-
-    feed: "iex" for trades of one exchange, "sip" for trades of all exchanges (needs a paid subscription).
-    """
+    """Satisfies the `DataFeed` protocol. feed: "iex" for one exchange, "sip" for all (needs a paid subscription)."""
 
     def __init__(self, account: AlpacaAccount, library: ClientLibrary, clock: Clock, feed: FeedName) -> None:
         self.name = f"{account.name}/{feed}"

@@ -240,10 +240,7 @@ def _parse(parse: Callable[[str], T], values: Any, name: str, kind: str) -> T:
 
 
 def _symbol_and_side(values: Any) -> tuple[str, Side]:
-    """Symbol and side of an order.
-
-    If an order of another client lacks either, the symbol is its order class in brackets, and the side is meaningless.
-    """
+    """Symbol and side. Without them, an order of another client gets its class in brackets, and any side."""
     try:
         return text(values, "symbol"), _side(values)
     except UnreadableResponse:

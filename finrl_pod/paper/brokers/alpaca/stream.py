@@ -54,10 +54,7 @@ class NoStream:
 
 
 class UpdateStream:
-    """Receives trade updates from `start` until `close`.
-
-    base: trading address. seed: seed of the jitter in the pauses.
-    """
+    """Receives trade updates from `start` until `close`. base: trading address. seed: seed of the jitter of pauses."""
 
     def __init__(self, base: str, keys: Keys, clock: Clock, seed: int = 0) -> None:
         self._url = stream_address(base)
