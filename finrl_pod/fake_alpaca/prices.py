@@ -17,7 +17,7 @@ import numpy as np
 
 from finrl_pod.errors import InputError
 from finrl_pod.fake_alpaca.settings import CorporateAction
-from finrl_pod.types import Floats, Panel
+from finrl_pod.types import Bools, Floats, Panel
 
 NEW_YORK = ZoneInfo("America/New_York")
 _EXCHANGE = "XNYS"
@@ -153,11 +153,10 @@ class Prices:
         high = np.fmax(open_price, close) if panel.high is None else panel.high
         low = np.fmin(open_price, close) if panel.low is None else panel.low
         # [T, N] each: adjusted price / raw price, for all actions and for splits only.
-        total, splits = self._adjustment_factors(close)
-        self._total = total
-        self._splits = splits
-        self._raw = {name: value / total for name, value in zip(OHLC, (open_price, high, low, close), strict=True)}
-        self._volume = None if panel.volume is None else panel.volume * splits
+        self._total, self._splits = self._adjustment_factors(close)
+        prices = zip(OHLC, (open_price, high, low, close), strict=True)
+        self._raw = {name: value / self._total for name, value in prices}
+        self._volume = None if panel.volume is None else panel.volume * self._splits
         self._last_bar = _last_bar_rows(panel.tradable)
 
     def _adjustment_factors(self, close: Floats) -> tuple[Floats, Floats]:
@@ -263,9 +262,7 @@ class Prices:
         return list(zip(times, (first, *middle, last), strict=True))
 
 
-def _last_bar_rows(
-    tradable: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
-) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def _last_bar_rows(tradable: Bools) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """[T, N] int64: row of the last bar up to t, -1 before the first one."""
     rows = np.where(tradable, np.arange(len(tradable))[:, None], -1)
     return np.asarray(np.maximum.accumulate(rows, axis=0), dtype=np.int64)

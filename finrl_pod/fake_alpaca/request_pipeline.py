@@ -115,9 +115,8 @@ class RequestPipeline:
                 status = 429
                 content = {"message": "rate limit exceeded"}
             else:
-                fault = self._faults.for_request(
-                    request.method, request.path, body if isinstance(body, Mapping) else {}
-                )
+                order = body if isinstance(body, Mapping) else {}
+                fault = self._faults.for_request(request.method, request.path, order)
                 status, content = await self._call_handler(request, handler, body, fault)
             self._log.write(
                 "request",
@@ -156,23 +155,22 @@ class RequestPipeline:
     async def _respond(
         self, request: web.Request, status: int, content: Any, counter: RequestCounter, fault: Fault | None
     ) -> web.StreamResponse:
-        kind = "" if fault is None else fault.kind
         headers = counter.headers(self._clock.seconds())
         if fault is not None:
-            if kind in ("hang", "hang_after"):
+            if fault.kind in ("hang", "hang_after"):
                 await _wait_while_connected(request, fault.seconds)
-            if kind == "drip_after":
+            if fault.kind == "drip_after":
                 return await _drip(request, headers, fault.seconds)
-            if kind in ("hang", "hang_after", "drop", "drop_after"):
+            if fault.kind in ("hang", "hang_after", "drop", "drop_after"):
                 if request.transport is not None:
                     request.transport.abort()
                 return web.Response(status=500)
-            if kind == "delay_after":
+            if fault.kind == "delay_after":
                 await asyncio.sleep(fault.seconds)
-            if kind == "answer_after":
+            if fault.kind == "answer_after":
                 status = fault.status
                 content = fault.body
-            if kind == "edit" and status < 400:
+            if fault.kind == "edit" and status < 400:
                 content = _edit_fields(content, fault.body)
             headers |= fault.headers
         if status == 204:

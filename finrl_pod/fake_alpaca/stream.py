@@ -10,12 +10,10 @@ from typing import Any
 from aiohttp import WSMessage, WSMsgType, web
 
 from finrl_pod.fake_alpaca.faults import Faults
-from finrl_pod.fake_alpaca.request_pipeline import TrafficLog
+from finrl_pod.fake_alpaca.request_pipeline import Authoriser, TrafficLog
 
 _PING_SECONDS = 5.0  # real
 _CONNECTION_LIMIT_ERROR = [{"T": "error", "code": 406, "msg": "connection limit exceeded"}]
-
-Authoriser = Callable[[str, str], bool]
 
 
 class TradeUpdateHub:
@@ -34,21 +32,23 @@ class TradeUpdateHub:
     def publish(self, event: Mapping[str, Any]) -> None:
         """Send a trade update to all listening connections."""
         fault = self._faults.for_message(str(event["event"]), event["order"])
-        loop = asyncio.get_running_loop()
-        if fault is not None:
-            self._log_event("fault", fault=fault.kind, event=event["event"], order=event["order"]["client_order_id"])
-        if fault is not None and fault.kind == "silence":
-            self._silent_until = loop.time() + fault.seconds
-        if loop.time() < self._silent_until or (fault is not None and fault.kind == "lose"):
+        kind = "" if fault is None else fault.kind
+        seconds = 0.0 if fault is None else fault.seconds
+        now = asyncio.get_running_loop().time()
+        if kind:
+            self._log_event("fault", fault=kind, event=event["event"], order=event["order"]["client_order_id"])
+        if kind == "silence":
+            self._silent_until = now + seconds
+        if now < self._silent_until or kind == "lose":
             return
         message = {"stream": "trade_updates", "data": event}
         for connection in self._listening:
-            if fault is not None and fault.kind == "disconnect":
+            if kind == "disconnect":
                 connection.disconnect()
-            elif fault is not None and fault.kind == "hold":
-                connection.hold(message, fault.seconds)
+            elif kind == "hold":
+                connection.hold(message, seconds)
             else:
-                connection.send(message, copies=2 if fault is not None and fault.kind == "duplicate" else 1)
+                connection.send(message, copies=2 if kind == "duplicate" else 1)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """GET /stream: authenticate, listen, then send updates until one side disconnects."""
@@ -131,15 +131,13 @@ class _Connection:
 
     def disconnect(self) -> None:
         """Abort the connection without a closing handshake."""
-        transport = self._request.transport
-        if transport is not None:
-            transport.abort()
+        if self._request.transport is not None:
+            self._request.transport.abort()
 
     def _release(self) -> None:
-        messages = self._held_messages
-        self._held_messages = []
-        for message in messages:
+        for message in self._held_messages:
             self._queue.put_nowait(message)
+        self._held_messages = []
 
     async def write(self) -> None:
         """Send queued messages as binary frames, like the Alpaca paper stream."""

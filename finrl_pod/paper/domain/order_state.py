@@ -119,17 +119,11 @@ def apply_order(order: TrackedOrder, report: Order, *, authoritative: bool) -> C
             total = report.filled_average_price * report.filled_quantity
             added_quantity = report.filled_quantity - order.filled
             price = ((total - order.value) / added_quantity).quantize(PRICE_STEP)
-            name = f"{report.id}/{report.filled_quantity}"
+            filled = report.filled_quantity
+            name = f"{report.id}/{filled}"
             fill = Fill(
-                name,
-                report.id,
-                order.symbol,
-                order.side,
-                added_quantity,
-                report.filled_quantity,
-                price,
-                report.updated_at,
-            )
+                name, report.id, order.symbol, order.side, added_quantity, filled, price, report.updated_at
+            )  # fmt: skip
             change = _record_fill(current, fill)
             current = change.order
             fills = change.fills
@@ -185,15 +179,10 @@ def _record_fill(order: TrackedOrder, fill: Fill) -> Change:
     warnings: tuple[str, ...] = ()
     if filled > order.quantity:
         warnings = (f"order {order.client_order_id} overfilled: {filled} shares of {order.quantity} {order.symbol}",)
-    open_state = order.state if order.state is OrderState.ENDED else OrderState.WORKING
-    changed_order = replace(
-        order,
-        filled=filled,
-        value=order.value + fill.quantity * fill.price,
-        state=OrderState.ENDED if is_complete else open_state,
-        status=OrderStatus.FILLED if is_complete else (
-            order.status if order.state is OrderState.ENDED else OrderStatus.PARTIALLY_FILLED
-        ),
-        stale=False,
-    )  # fmt: skip
+    state = OrderState.ENDED if is_complete or order.state is OrderState.ENDED else OrderState.WORKING
+    status = order.status if order.state is OrderState.ENDED else OrderStatus.PARTIALLY_FILLED
+    if is_complete:
+        status = OrderStatus.FILLED
+    value = order.value + fill.quantity * fill.price
+    changed_order = replace(order, filled=filled, value=value, state=state, status=status, stale=False)
     return Change(changed_order, (fill,), warnings)

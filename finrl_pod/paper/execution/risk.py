@@ -93,12 +93,10 @@ class RiskManager:
 
     def loss_breach(self, equity: Decimal, day_start: Decimal, peak: Decimal) -> str | None:
         """Return which loss limit is exceeded (daily loss or drawdown), with the figures, or None."""
-        if day_start > 0 and 1 - equity / day_start > Decimal(str(self.limits.daily_loss)):
-            loss = 1 - equity / day_start
-            return f"the daily loss of {loss:.2%} is above the limit of {self.limits.daily_loss:.2%}"
-        if peak > 0 and 1 - equity / peak > Decimal(str(self.limits.drawdown)):
-            loss = 1 - equity / peak
-            return f"the drawdown of {loss:.2%} is above the limit of {self.limits.drawdown:.2%}"
+        limits = (("daily loss", day_start, self.limits.daily_loss), ("drawdown", peak, self.limits.drawdown))
+        for name, start, limit in limits:
+            if start > 0 and (loss := 1 - equity / start) > Decimal(str(limit)):
+                return f"the {name} of {loss:.2%} is above the limit of {limit:.2%}"
         return None
 
     def _collar_violation(self, request: OrderRequest, reference: Decimal) -> str | None:

@@ -235,15 +235,14 @@ class Ledger:
         """
         actions = schema.corporate_actions.c
         sales = schema.foreign_fills.c
-        last_write_off = self.store.last(
-            schema.corporate_actions, actions.kind == SOLD_BY_OTHERS, actions.symbol == symbol
-        )
+        is_write_off = (actions.kind == SOLD_BY_OTHERS, actions.symbol == symbol)
+        last_write_off = self.store.last(schema.corporate_actions, *is_write_off)
         start = "" if last_write_off is None else last_write_off.at
         cash = ZERO
         for row in reversed(self.store.rows(schema.foreign_fills, sales.symbol == symbol, sales.at > start)):
             shares_sold = min(max(-Decimal(row.quantity), ZERO), quantity)
-            cash = cash + shares_sold * Decimal(row.price)
-            quantity = quantity - shares_sold
+            cash += shares_sold * Decimal(row.price)
+            quantity -= shares_sold
         return cash
 
     def live_orders(self) -> list[tuple[LedgerEntry, TrackedOrder]]:

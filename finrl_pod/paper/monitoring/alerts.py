@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,16 +103,13 @@ class Alerts:
         """Log an alert, write it to the spool and queue it for delivery. Raises ValueError for an unknown level."""
         if level not in LEVELS:
             raise ValueError(f"level must be one of {LEVELS}, got {level!r}")
-        write = {"info": self._log.info, "warning": self._log.warning, "critical": self._log.critical}[level]
-        write("alert", kind=kind, message=message)
-        values = {"at": datetime.now(UTC).isoformat(), "level": level, "kind": kind}
-        values["message"] = self._mask.text(message)
+        getattr(self._log, level)("alert", kind=kind, message=message)
         if not self._receivers:
             return
+        now = datetime.now(UTC).isoformat()
+        values = {"at": now, "level": level, "kind": kind, "message": self._mask.text(message)}
         with self._condition:
-            self._waiting.append(
-                _Delivery(values, {name: _Schedule(0.0, self._first_pause) for name in self._receivers})
-            )
+            self._waiting.append(_Delivery(values, self._schedules(self._receivers)))
             for name in self._receivers:
                 self._drop_excess(name)
             self._write_spool()
@@ -189,18 +186,17 @@ class Alerts:
         waiting = [delivery for delivery in self._waiting if name in delivery.receivers]
         if len(waiting) > MAX_WAITING:
             dropped_delivery = min(waiting, key=lambda delivery: delivery.urgency)
-            self._log.warning(
-                "alert not delivered",
-                reason="too many are waiting",
-                kind=dropped_delivery.values["kind"],
-                receiver=name,
-            )
+            kind = dropped_delivery.values["kind"]
+            self._log.warning("alert not delivered", reason="too many are waiting", kind=kind, receiver=name)
             self._remove(name, dropped_delivery)
 
     def _remove(self, name: str, delivery: _Delivery) -> None:
         del delivery.receivers[name]
         if not delivery.receivers:
             self._waiting.remove(delivery)
+
+    def _schedules(self, names: Iterable[str]) -> dict[str, _Schedule]:
+        return {name: _Schedule(0.0, self._first_pause) for name in names if name in self._receivers}
 
     def _read_spool(self) -> list[_Delivery]:
         """Deliveries that an earlier process left; a file that cannot be read counts as empty."""
@@ -211,7 +207,7 @@ class Alerts:
             deliveries = [
                 _Delivery(
                     {key: str(row["values"][key]) for key in ("at", "level", "kind", "message")},
-                    {name: _Schedule(0.0, self._first_pause) for name in row["receivers"] if name in self._receivers},
+                    self._schedules(row["receivers"]),
                 )
                 for row in rows
             ]

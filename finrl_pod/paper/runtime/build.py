@@ -76,7 +76,7 @@ def changed_settings(old_config: PaperConfig, new_config: PaperConfig) -> list[s
     Raises ConfigError for a change that needs a restart, naming all of them: the account, what is traded with how much
     of it, when, and how the daemon is reached belong to its journal, connections and threads.
     """
-    changes = {**_differences("", old_config, new_config)}
+    changes = _differences("", old_config, new_config)
     fixed_settings = sorted(name for name in changes if name.split(".")[0] not in SECTIONS and name not in SETTINGS)
     if fixed_settings:
         raise ConfigError(

@@ -121,7 +121,6 @@ class Daemon:
     def _cancel_before_exit(self) -> None:
         """Cancel own orders, for up to the shutdown timeout; alert if it fails. Raises AuthenticationError."""
         end = self._time.monotonic() + SHUTDOWN_SECONDS
-        seconds = SHUTDOWN_SECONDS
         while True:
             try:
                 if not self._c.orders.cancel_all(max(end - self._time.monotonic(), 0.0)):
@@ -131,8 +130,8 @@ class Daemon:
                 raise
             except BrokerError as error:
                 if self._time.monotonic() >= end:
-                    message = f"own orders may still be live: the broker did not answer for {seconds:g} s ({error})"
-                    self._c.alert("critical", "shutdown", message)
+                    reason = f"the broker did not answer for {SHUTDOWN_SECONDS:g} s ({error})"
+                    self._c.alert("critical", "shutdown", f"own orders may still be live: {reason}")
                     return
             self.idle(min(self._c.config.timing.poll, SHUTDOWN_PAUSE))
 
@@ -207,12 +206,10 @@ class Daemon:
         if not self.trader.has_decided(cycle):
             if self._clock_checked < cycle.opens:
                 return self._query_clock()  # the broker clock decides whether the cycle has opened
-            if now <= cycle.deadline and not self._c.reconciler.differences:
-                self.trader.take_decision(cycle)
-                return None
             if now > cycle.deadline:
-                self.trader.skip(cycle, "missed", "no decision could be taken before its deadline")
-                return None
+                return self.trader.skip(cycle, "missed", "no decision could be taken before its deadline")
+            if not self._c.reconciler.differences:
+                return self.trader.take_decision(cycle)
         return self.idle(self._seconds_to_poll(cycle), interruptible=True)
 
     def _seconds_to_poll(self, cycle: TradingCycle) -> float:
@@ -223,11 +220,8 @@ class Daemon:
             return poll
         if not self._c.ledger.open and not self._c.stream.awaiting_report:
             return min(max((cycle.ends - now).total_seconds(), 0.0) + 1.0, self._seconds_to_loss_check(cycle))
-        slice_in = self._seconds_to_slice(now)
-        if slice_in is not None and not any(t.live for t in self._c.ledger.open.values()):
-            return slice_in
-        if slice_in is not None:
-            return min(poll, slice_in)
+        if (slice_in := self._seconds_to_slice(now)) is not None:
+            return min(poll, slice_in) if self._c.ledger.live_orders() else slice_in
         in_auction = all(
             t.live is not None and t.live.state is OrderState.WORKING and t.intent.ends <= cycle.ends
             for t in self._c.ledger.open.values()
@@ -344,13 +338,10 @@ class Daemon:
         if config.intraday.minutes:
             cycle = self._calendar.next_cycle(now, config)
             if cycle.bar.isoformat() <= last.bar[:10] and cycle.id > last.bar and cycle.time is not None:
-                missed_count = (cycle.time - datetime.fromisoformat(last.bar).replace(tzinfo=UTC)) // timedelta(
-                    minutes=config.intraday.minutes
-                )
-                if missed_count > 1:
-                    self._c.alert(
-                        "warning", "missed", f"{missed_count - 1} decisions were missed while the daemon was down"
-                    )
+                elapsed = cycle.time - datetime.fromisoformat(last.bar).replace(tzinfo=UTC)
+                count = elapsed // timedelta(minutes=config.intraday.minutes) - 1
+                if count > 0:
+                    self._c.alert("warning", "missed", f"{count} decisions were missed while the daemon was down")
             return
         for cycle in self._calendar.cycles_since(last.bar, now, config.schedule, config.slicing):
             if now > cycle.deadline and not self.trader.has_decided(cycle):
@@ -370,10 +361,9 @@ class Daemon:
             raise BrokerUnavailable(f"the broker's clock shows {broker_now:%Y-%m-%d %H:%M} UTC, which cannot be")
         drift = self._time.set(broker_now, before).total_seconds()
         self._clock_checked = self._time.now()
-        limit = MAX_CLOCK_DRIFT
-        if abs(drift) <= limit:
+        if abs(drift) <= MAX_CLOCK_DRIFT:
             self._alerted_drift = 0.0
-        elif abs(drift - self._alerted_drift) > limit:
+        elif abs(drift - self._alerted_drift) > MAX_CLOCK_DRIFT:
             self._alerted_drift = drift
             message = f"this machine's clock is {drift:+.0f} s off the broker's, which is used"
             self._c.alert("warning", "clock", message)

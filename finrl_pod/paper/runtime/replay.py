@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from finrl_pod.errors import InputError
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
@@ -88,44 +89,35 @@ def replay(
         # A replay writes no heartbeat (the file belongs to the real daemon) and sends no summaries.
         monitoring = dataclasses.replace(config.monitoring, heartbeat="", summary_minutes=0)
         config = dataclasses.replace(config, monitoring=monitoring)
-        recorded_config = dataclasses.replace(
-            config, journal=str(journal), monitoring=monitoring, risk=recorded_limits(config, strategies)
-        )
-        record_settings(store, recorded_config, clock.now())
+        limits = recorded_limits(config, strategies)
+        record_settings(store, dataclasses.replace(config, journal=str(journal), risk=limits), clock.now())
         daemon = build_daemon(config, store, broker, broker, sources, clock, _NoHeartbeat(), lambda *_: None)
         days: list[date] = []
 
         def is_finished() -> bool:
-            if not days or days[-1] != clock.now().date():
-                days.append(clock.now().date())
-                progress(clock.now().date())
-            return clock.now() > last.close + grace
+            now = clock.now()
+            if days[-1:] != [now.date()]:
+                days.append(now.date())
+                progress(now.date())
+            return now > last.close + grace
 
         daemon.run(until=is_finished)
-        next_session = next(
-            s for s in calendar.sessions(last.date, last.date + timedelta(days=14)) if s.date > last.date
-        )
+        next_session = calendar.sessions(last.date, last.date + timedelta(days=14))[1]
         daemon.trader.record_prices(calendar.cycle(next_session, last, config.schedule, config.slicing))
-        marks = tuple((date.fromisoformat(row.session), Decimal(row.equity)) for row in store.rows(schema.equity))
+        marks = _marks(store.rows(schema.equity))
+        run = schema.strategy_equity.c.run
         marks_by_strategy = {
-            strategy.name: tuple(
-                (date.fromisoformat(row.session), Decimal(row.equity))
-                for row in store.rows(schema.strategy_equity, schema.strategy_equity.c.run == allocation.name)
-            )
+            strategy.name: _marks(store.rows(schema.strategy_equity, run == allocation.name))
             for strategy, allocation in zip(config.strategies, allocations(config), strict=False)
         }
         counts = [store.count(table) for table in (schema.orders, schema.fills, schema.alerts)]
         positions = {symbol: shares for symbol, shares in daemon.trader.positions.items() if shares}
         return ReplayResult(
-            first.date,
-            last.date,
-            marks,
-            counts[0],
-            counts[1],
-            counts[2],
-            positions,
-            marks_by_strategy,
-            largest_distance(store),
+            first.date, last.date, marks, *counts, positions, marks_by_strategy, largest_distance(store)
         )
     finally:
         store.close()
+
+
+def _marks(rows: Sequence[Any]) -> tuple[tuple[date, Decimal], ...]:
+    return tuple((date.fromisoformat(row.session), Decimal(row.equity)) for row in rows)

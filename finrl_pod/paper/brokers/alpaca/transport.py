@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -14,11 +18,6 @@ from finrl_pod.paper.domain.port import Clock
 
 if TYPE_CHECKING:
     from requests import Session
-
-import threading
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 MAX_REQUESTS = 200
 WINDOW_SECONDS = 60.0
