@@ -17,19 +17,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from finrl_pod.paper.domain.records import (
-    AccountState,
-    Asset,
-    CorporateAction,
-    FillPage,
-    Order,
-    OrderRequest,
-    OrderUpdate,
-    Outcome,
-    Position,
-    Session,
-    StreamState,
-)
+from finrl_pod.paper.domain import records
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,49 +54,49 @@ class Broker(Protocol):
 
     name: str
 
-    def account(self) -> AccountState:
+    def account(self) -> records.AccountState:
         """Cash, equity and buying power."""
 
-    def positions(self) -> tuple[Position, ...]:
+    def positions(self) -> tuple[records.Position, ...]:
         """All open positions of the account, including positions of other clients."""
 
-    def submit(self, request: OrderRequest) -> Outcome:
+    def submit(self, request: records.OrderRequest) -> records.Outcome:
         """Send an order once. A repeated client_order_id gives Rejected(DUPLICATE_ID), not a second order."""
 
-    def cancel(self, order_id: str) -> Outcome:
+    def cancel(self, order_id: str) -> records.Outcome:
         """Request a cancel by broker id. Confirmed means that the request was accepted; the order may still fill."""
 
-    def order(self, order_id: str) -> Order | None:
+    def order(self, order_id: str) -> records.Order | None:
         """Order by broker id; None if the broker has none (404)."""
 
-    def order_by_client_id(self, client_order_id: str) -> Order | None:
+    def order_by_client_id(self, client_order_id: str) -> records.Order | None:
         """Order by client order id. Shortly after an ambiguous submit, a single None proves nothing."""
 
-    def orders(self, status: Literal["open", "all"], after: datetime | None = None) -> tuple[Order, ...]:
+    def orders(self, status: Literal["open", "all"], after: datetime | None = None) -> tuple[records.Order, ...]:
         """All orders with this status that were submitted after a time, oldest first, across all pages."""
 
-    def fills_since(self, cursor: str | None) -> FillPage:
+    def fills_since(self, cursor: str | None) -> records.FillPage:
         """All fills after the cursor (None: since the account was opened), across all pages."""
 
-    def updates(self) -> tuple[OrderUpdate, ...]:
+    def updates(self) -> tuple[records.OrderUpdate, ...]:
         """Stream messages since the last call, without waiting. They are hints: `orders` and `fills_since` decide."""
 
-    def stream(self) -> StreamState:
+    def stream(self) -> records.StreamState:
         """Health of the stream; offered=False for a broker without one."""
 
     def reconnect_stream(self) -> None:
         """Drop the stream connection and open another one in the background."""
 
-    def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
+    def assets(self, symbols: Sequence[str]) -> Mapping[str, records.Asset]:
         """Assets by symbol; symbols unknown to the broker are missing."""
 
-    def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:
+    def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[records.CorporateAction, ...]:
         """Corporate actions with start <= ex_date <= end."""
 
     def clock(self) -> datetime:
         """The time on the broker clock."""
 
-    def calendar(self, start: date, end: date) -> tuple[Session, ...]:
+    def calendar(self, start: date, end: date) -> tuple[records.Session, ...]:
         """Sessions with start <= date <= end, in order."""
 
     def close(self) -> None:

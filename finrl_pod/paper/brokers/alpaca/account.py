@@ -15,24 +15,7 @@ from finrl_pod.paper.brokers.alpaca.credentials import KEY_VARIABLE, SECRET_VARI
 from finrl_pod.paper.brokers.alpaca.responses import UnreadableResponse
 from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
 from finrl_pod.paper.brokers.alpaca.transport import ErrorResponse, RateLimitReached, RequestContext
-from finrl_pod.paper.domain.records import (
-    AccountState,
-    Ambiguous,
-    Asset,
-    Confirmed,
-    CorporateAction,
-    FillPage,
-    Order,
-    OrderRequest,
-    OrderType,
-    OrderUpdate,
-    Outcome,
-    Position,
-    Reason,
-    Rejected,
-    Session,
-    StreamState,
-)
+from finrl_pod.paper.domain import records
 
 _ORDERS_PER_PAGE = 500
 _FILLS_PER_PAGE = 100
@@ -98,29 +81,29 @@ class AlpacaAccount:
 
     # ---- the account ------------------------------------------------------------------------------------------------
 
-    def account(self) -> AccountState:
+    def account(self) -> records.AccountState:
         return self._read(responses.account, "/account")
 
-    def positions(self) -> tuple[Position, ...]:
+    def positions(self) -> tuple[records.Position, ...]:
         return tuple(self._read(_list_of(responses.position), "/positions"))
 
     # ---- orders -----------------------------------------------------------------------------------------------------
 
-    def submit(self, request: OrderRequest) -> Outcome:
+    def submit(self, request: records.OrderRequest) -> records.Outcome:
         return self._write(_order_body(request), "POST", "/orders", find_mismatch=_mismatch_with(request))
 
-    def cancel(self, order_id: str) -> Outcome:
+    def cancel(self, order_id: str) -> records.Outcome:
         return self._write(None, "DELETE", f"/orders/{_path_segment(order_id)}")
 
-    def order(self, order_id: str) -> Order | None:
+    def order(self, order_id: str) -> records.Order | None:
         return self._read_order(f"/orders/{_path_segment(order_id)}", None)
 
-    def order_by_client_id(self, client_order_id: str) -> Order | None:
+    def order_by_client_id(self, client_order_id: str) -> records.Order | None:
         return self._read_order("/orders:by_client_order_id", {"client_order_id": client_order_id})
 
-    def orders(self, status: Literal["open", "all"], after: datetime | None = None) -> tuple[Order, ...]:
+    def orders(self, status: Literal["open", "all"], after: datetime | None = None) -> tuple[records.Order, ...]:
         """Pages are requested by submission time, one microsecond back: a page may end between orders of one time."""
-        orders_by_id: dict[str, Order] = {}
+        orders_by_id: dict[str, records.Order] = {}
         query: dict[str, Any] = {"status": status, "limit": _ORDERS_PER_PAGE, "direction": "asc", "nested": "false"}
         if after is not None:
             query["after"] = _timestamp(after)
@@ -136,7 +119,7 @@ class AlpacaAccount:
         sorted_orders = sorted(orders_by_id.values(), key=lambda order: order.submitted_at)
         return tuple(order for order in sorted_orders if after is None or order.submitted_at > after)
 
-    def fills_since(self, cursor: str | None) -> FillPage:
+    def fills_since(self, cursor: str | None) -> records.FillPage:
         fills = []
         query: dict[str, Any] = {"direction": "asc", "page_size": _FILLS_PER_PAGE}
         while True:
@@ -146,12 +129,12 @@ class AlpacaAccount:
             fills += page
             cursor = page[-1].id if page else cursor
             if len(page) < _FILLS_PER_PAGE:
-                return FillPage(tuple(fills), cursor)
+                return records.FillPage(tuple(fills), cursor)
 
-    def updates(self) -> tuple[OrderUpdate, ...]:
+    def updates(self) -> tuple[records.OrderUpdate, ...]:
         return self._stream.updates()
 
-    def stream(self) -> StreamState:
+    def stream(self) -> records.StreamState:
         return self._stream.state()
 
     def reconnect_stream(self) -> None:
@@ -159,7 +142,7 @@ class AlpacaAccount:
 
     # ---- reference data ---------------------------------------------------------------------------------------------
 
-    def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
+    def assets(self, symbols: Sequence[str]) -> Mapping[str, records.Asset]:
         if len(symbols) > _MAX_SINGLE_ASSET_REQUESTS:
             found_assets = self._read(_list_of(responses.asset), "/assets", {"asset_class": "us_equity"})
             requested_symbols = set(symbols)
@@ -172,7 +155,7 @@ class AlpacaAccount:
                 continue
         return assets
 
-    def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:
+    def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[records.CorporateAction, ...]:
         first, last = start - _ACTION_DATE_MARGIN, end + _ACTION_DATE_MARGIN
         groups = self.read(lambda: self._library.corporate_actions(symbols, first, last), "corporate actions")
         requested_symbols = set(symbols)
@@ -188,7 +171,7 @@ class AlpacaAccount:
     def clock(self) -> datetime:
         return self._read(responses.clock, "/clock")
 
-    def calendar(self, start: date, end: date) -> tuple[Session, ...]:
+    def calendar(self, start: date, end: date) -> tuple[records.Session, ...]:
         query = {"start": start.isoformat(), "end": end.isoformat()}
         days = self._read(_list_of(responses.session), "/calendar", query)
         return tuple(day for day in days if start <= day.date <= end)
@@ -198,7 +181,7 @@ class AlpacaAccount:
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
-    def _read_order(self, path: str, query: dict[str, Any] | None) -> Order | None:
+    def _read_order(self, path: str, query: dict[str, Any] | None) -> records.Order | None:
         try:
             return self._read(responses.order, path, query)
         except _NotFound:
@@ -244,28 +227,30 @@ class AlpacaAccount:
         body: dict[str, Any] | None,
         method: str,
         path: str,
-        find_mismatch: Callable[[Order], str] = lambda _: "",
-    ) -> Outcome:
+        find_mismatch: Callable[[records.Order], str] = lambda _: "",
+    ) -> records.Outcome:
         try:
             values = getattr(self._library.trading, method.lower())(path, body)
             order = None if method == "DELETE" else responses.order(values)
         except RateLimitReached as error:
             wait = timedelta(seconds=error.seconds)
-            return Rejected(Reason.RATE_LIMITED, f"not sent: {error}", retry_at=self._context.clock.now() + wait)
+            return records.Rejected(
+                records.Reason.RATE_LIMITED, f"not sent: {error}", retry_at=self._context.clock.now() + wait
+            )
         except ErrorResponse as response:
             self._check_keys(response)
             outcome = responses.write_outcome(response, self._context.clock.now(), cancels=method == "DELETE")
             return dataclasses.replace(outcome, message=self._keys.mask(outcome.message))
         except UnreadableResponse as error:
-            return Ambiguous(self._keys.mask(f"unreadable response: {error}"))
+            return records.Ambiguous(self._keys.mask(f"unreadable response: {error}"))
         except FinrlPodError:
             raise
         except Exception as error:  # noqa: BLE001  an answer may have any form
-            return Ambiguous(self._no_response(error, f"{method} {path}"))
+            return records.Ambiguous(self._no_response(error, f"{method} {path}"))
         mismatch = "" if order is None else find_mismatch(order)
         if mismatch:
-            return Ambiguous(self._keys.mask(f"the response is about another order: {mismatch}"))
-        return Confirmed(order)
+            return records.Ambiguous(self._keys.mask(f"the response is about another order: {mismatch}"))
+        return records.Confirmed(order)
 
     def _check_keys(self, response: ErrorResponse) -> None:
         if responses.refuses_keys(response):
@@ -294,7 +279,7 @@ def _list_of(parse: Callable[[Any], Result]) -> Callable[[Any], list[Result]]:
     return parse_list
 
 
-def _order_body(request: OrderRequest) -> dict[str, Any]:
+def _order_body(request: records.OrderRequest) -> dict[str, Any]:
     body: dict[str, Any] = {
         "symbol": request.symbol,
         "qty": _decimal_text(request.quantity),
@@ -303,17 +288,17 @@ def _order_body(request: OrderRequest) -> dict[str, Any]:
         "time_in_force": request.time_in_force.value,
         "client_order_id": request.client_order_id,
     }
-    if request.type is OrderType.LIMIT and request.limit_price is not None:
+    if request.type is records.OrderType.LIMIT and request.limit_price is not None:
         body["limit_price"] = _decimal_text(request.limit_price)
     if request.extended_hours:
         body["extended_hours"] = True
     return body
 
 
-def _mismatch_with(request: OrderRequest) -> Callable[[Order], str]:
+def _mismatch_with(request: records.OrderRequest) -> Callable[[records.Order], str]:
     """Function that names the first field in which an order differs from the request, "" for none."""
 
-    def find_mismatch(order: Order) -> str:
+    def find_mismatch(order: records.Order) -> str:
         pairs = {
             "client_order_id": (order.client_order_id, request.client_order_id),
             "symbol": (order.symbol, request.symbol),

@@ -12,25 +12,8 @@ from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from finrl_pod.paper.brokers.alpaca.transport import ErrorResponse
+from finrl_pod.paper.domain import records
 from finrl_pod.paper.domain.intents import is_program_order_id
-from finrl_pod.paper.domain.records import (
-    AccountState,
-    ActionKind,
-    Ambiguous,
-    Asset,
-    CorporateAction,
-    Fill,
-    Order,
-    OrderStatus,
-    OrderType,
-    OrderUpdate,
-    Position,
-    Reason,
-    Rejected,
-    Session,
-    Side,
-    TimeInForce,
-)
 
 T = TypeVar("T")
 NEW_YORK = ZoneInfo("America/New_York")
@@ -40,11 +23,11 @@ _BLOCKED_MESSAGES = (
     "rejected by user request", "account is not authorized", "account is restricted", "trading is blocked",
 )  # fmt: skip
 _ACTION_KINDS = {
-    "forward_splits": ActionKind.SPLIT,
-    "reverse_splits": ActionKind.SPLIT,
-    "unit_splits": ActionKind.SPLIT,
-    "cash_dividends": ActionKind.CASH_DIVIDEND,
-    "stock_dividends": ActionKind.STOCK_DIVIDEND,
+    "forward_splits": records.ActionKind.SPLIT,
+    "reverse_splits": records.ActionKind.SPLIT,
+    "unit_splits": records.ActionKind.SPLIT,
+    "cash_dividends": records.ActionKind.CASH_DIVIDEND,
+    "stock_dividends": records.ActionKind.STOCK_DIVIDEND,
 }
 _ACTION_SYMBOL_FIELDS = ("symbol", "old_symbol", "source_symbol", "acquiree_symbol", "acquirer_symbol")
 
@@ -56,9 +39,9 @@ class UnreadableResponse(Exception):
 # ---- records ------------------------------------------------------------------------------------------------------
 
 
-def account(values: Any) -> AccountState:
+def account(values: Any) -> records.AccountState:
     """Account state from GET account. Removed and new fields are ignored."""
-    return AccountState(
+    return records.AccountState(
         id=text(values, "account_number") if values.get("account_number") else text(values, "id"),
         cash=number(values, "cash"),
         equity=number(values, "equity"),
@@ -66,7 +49,7 @@ def account(values: Any) -> AccountState:
     )
 
 
-def order(values: Any) -> Order:
+def order(values: Any) -> records.Order:
     """Order of the REST API or the stream.
 
     An order for a dollar amount has no quantity: its filled quantity is used. Orders of other clients may lack symbol
@@ -76,16 +59,16 @@ def order(values: Any) -> Order:
     status = text(values, "status")
     submission_time = moment(values, "submitted_at" if values.get("submitted_at") else "created_at")
     symbol, side = _symbol_and_side(values)
-    return Order(
+    return records.Order(
         id=text(values, "id"),
         client_order_id=text(values, "client_order_id"),
         symbol=symbol,
         side=side,
         quantity=filled if values.get("qty") is None else number(values, "qty"),
         filled_quantity=filled,
-        status=OrderStatus.parse(status),
-        time_in_force=_enum_or(TimeInForce, values.get("time_in_force"), TimeInForce.DAY),
-        type=_enum_or(OrderType, values.get("type") or values.get("order_type"), OrderType.MARKET),
+        status=records.OrderStatus.parse(status),
+        time_in_force=_enum_or(records.TimeInForce, values.get("time_in_force"), records.TimeInForce.DAY),
+        type=_enum_or(records.OrderType, values.get("type") or values.get("order_type"), records.OrderType.MARKET),
         submitted_at=submission_time,
         updated_at=moment(values, "updated_at") if values.get("updated_at") else submission_time,
         filled_average_price=optional_number(values, "filled_avg_price") if filled else None,
@@ -96,9 +79,9 @@ def order(values: Any) -> Order:
     )
 
 
-def fill(values: Any) -> Fill:
+def fill(values: Any) -> records.Fill:
     """Fill from a FILL activity."""
-    return Fill(
+    return records.Fill(
         id=text(values, "id"),
         order_id=text(values, "order_id"),
         symbol=text(values, "symbol"),
@@ -110,7 +93,7 @@ def fill(values: Any) -> Fill:
     )
 
 
-def order_update(message: Any) -> OrderUpdate:
+def order_update(message: Any) -> records.OrderUpdate:
     """Order update from the data of a stream message."""
     if not isinstance(message, Mapping):
         raise UnreadableResponse("the message has no data")
@@ -119,7 +102,7 @@ def order_update(message: Any) -> OrderUpdate:
     event_time = moment(message, "timestamp") if message.get("timestamp") else order_state.updated_at
     execution = None
     if event in ("fill", "partial_fill"):
-        execution = Fill(
+        execution = records.Fill(
             id=str(message.get("execution_id") or f"{order_state.id}/{order_state.filled_quantity}"),
             order_id=order_state.id,
             symbol=order_state.symbol,
@@ -129,20 +112,20 @@ def order_update(message: Any) -> OrderUpdate:
             price=number(message, "price"),
             time=event_time,
         )
-    return OrderUpdate(event, order_state, event_time, execution)
+    return records.OrderUpdate(event, order_state, event_time, execution)
 
 
-def position(values: Any) -> Position:
+def position(values: Any) -> records.Position:
     """Position. The quantity of a short position is negative, whether or not the response writes a sign."""
     quantity = number(values, "qty")
     if values.get("side") == "short" and quantity > 0:
         quantity = -quantity
-    return Position(text(values, "symbol"), quantity, optional_number(values, "current_price"))
+    return records.Position(text(values, "symbol"), quantity, optional_number(values, "current_price"))
 
 
-def asset(values: Any) -> Asset:
+def asset(values: Any) -> records.Asset:
     """Asset from GET assets."""
-    return Asset(
+    return records.Asset(
         symbol=text(values, "symbol"),
         tradable=values.get("tradable") is True and values.get("status") == "active",
         fractionable=values.get("fractionable") is True,
@@ -154,37 +137,37 @@ def clock(values: Any) -> datetime:
     return moment(values, "timestamp")
 
 
-def session(values: Any) -> Session:
+def session(values: Any) -> records.Session:
     """Session from a day of the calendar with open and close as "HH:MM" in New York."""
     day = _date(values, "date")
     local_times = (_parse(time.fromisoformat, values, name, "a time") for name in ("open", "close"))
-    return Session(day, *(datetime.combine(day, local, NEW_YORK).astimezone(UTC) for local in local_times))
+    return records.Session(day, *(datetime.combine(day, local, NEW_YORK).astimezone(UTC) for local in local_times))
 
 
-def corporate_action(group: str, values: Any, symbols: Collection[str]) -> CorporateAction:
+def corporate_action(group: str, values: Any, symbols: Collection[str]) -> records.CorporateAction:
     """Corporate action from an entry of the data API. The rate of a stock dividend is the new shares per share held.
 
     symbols: the requested ones. A merger names two companies: its symbol is the requested one, or the acquired one if
     both were requested. The symbol is "" if the entry names none of them.
     """
     symbol = [str(values[name]) for name in _ACTION_SYMBOL_FIELDS if values.get(name)]
-    kind = _ACTION_KINDS.get(group, ActionKind.OTHER)
+    kind = _ACTION_KINDS.get(group, records.ActionKind.OTHER)
     new = old = Decimal(1)
-    if kind is ActionKind.SPLIT and group != "unit_splits":
+    if kind is records.ActionKind.SPLIT and group != "unit_splits":
         new, old = number(values, "new_rate"), number(values, "old_rate")
-    elif kind is ActionKind.SPLIT:
-        kind = ActionKind.OTHER  # also gives shares of another company: not booked automatically
-    elif kind is ActionKind.STOCK_DIVIDEND:
+    elif kind is records.ActionKind.SPLIT:
+        kind = records.ActionKind.OTHER  # also gives shares of another company: not booked automatically
+    elif kind is records.ActionKind.STOCK_DIVIDEND:
         new = 1 + number(values, "rate")
     day = "ex_date" if values.get("ex_date") else "process_date"
-    return CorporateAction(
+    return records.CorporateAction(
         id=text(values, "id"),
         kind=kind,
         symbol=next((symbol for symbol in symbol if symbol in symbols), ""),
         ex_date=_date(values, day),
         new=new,
         old=old,
-        cash=number(values, "rate") if kind is ActionKind.CASH_DIVIDEND else ZERO,
+        cash=number(values, "rate") if kind is records.ActionKind.CASH_DIVIDEND else ZERO,
         detail=f"{group} of {' and '.join(symbol)}",
     )
 
@@ -239,22 +222,22 @@ def _parse(parse: Callable[[str], T], values: Any, name: str, kind: str) -> T:
         raise UnreadableResponse(f"{name} is not {kind}: {values.get(name)!r}") from None
 
 
-def _symbol_and_side(values: Any) -> tuple[str, Side]:
+def _symbol_and_side(values: Any) -> tuple[str, records.Side]:
     """Symbol and side. Without them, an order of another client gets its class in brackets, and any side."""
     try:
         return text(values, "symbol"), _side(values)
     except UnreadableResponse:
         if is_program_order_id(text(values, "client_order_id")):
             raise
-        return f"({values.get('order_class') or 'no symbol'})", Side.BUY
+        return f"({values.get('order_class') or 'no symbol'})", records.Side.BUY
 
 
-def _side(values: Any) -> Side:
+def _side(values: Any) -> records.Side:
     """Side of an order or activity; activities also use sell_short."""
     side = text(values, "side")
     if side not in ("buy", "sell", "sell_short"):
         raise UnreadableResponse(f"unknown side: {side!r}")
-    return Side.BUY if side == "buy" else Side.SELL
+    return records.Side.BUY if side == "buy" else records.Side.SELL
 
 
 def _enum_or(enum: Any, value: Any, default: Any) -> Any:
@@ -277,36 +260,40 @@ def refuses_keys(response: ErrorResponse) -> bool:
     return response.status == 401 or forbidden
 
 
-def write_outcome(response: ErrorResponse, now: datetime, *, cancels: bool) -> Rejected | Ambiguous:
+def write_outcome(response: ErrorResponse, now: datetime, *, cancels: bool) -> records.Rejected | records.Ambiguous:
     """Outcome of a write that got an error response. cancels: the write was a cancel."""
     status = response.status
     message = response.message
     if status >= 500 or status in _AMBIGUOUS_4XX:
-        return Ambiguous(f"the broker responded {status}: {message}")
+        return records.Ambiguous(f"the broker responded {status}: {message}")
     if status == 429:
-        return Rejected(Reason.RATE_LIMITED, message, retry_at=now + timedelta(seconds=response.wait))
-    return Rejected(_rejection_reason(response, cancels=cancels), message)
+        return records.Rejected(records.Reason.RATE_LIMITED, message, retry_at=now + timedelta(seconds=response.wait))
+    return records.Rejected(_rejection_reason(response, cancels=cancels), message)
 
 
-def _rejection_reason(response: ErrorResponse, *, cancels: bool) -> Reason:
+def _rejection_reason(response: ErrorResponse, *, cancels: bool) -> records.Reason:
     """Reason of a rejection, from status and message: Alpaca documents disagree about the codes."""
     status = response.status
     message = response.message.lower()
     if status == 404:
-        return Reason.NOT_FOUND
+        return records.Reason.NOT_FOUND
     if "client_order_id must be unique" in message:
-        return Reason.DUPLICATE_ID
+        return records.Reason.DUPLICATE_ID
     if "wash trade" in message:
-        return Reason.WASH_TRADE
+        return records.Reason.WASH_TRADE
     if "insufficient qty" in message:
         reserved_quantity = str(response.body.get("held_for_orders", "0"))
-        return Reason.INSUFFICIENT_QUANTITY if reserved_quantity.strip("0.") == "" else Reason.HELD_FOR_ORDERS
+        return (
+            records.Reason.INSUFFICIENT_QUANTITY
+            if reserved_quantity.strip("0.") == ""
+            else records.Reason.HELD_FOR_ORDERS
+        )
     if "buying power" in message:
-        return Reason.BUYING_POWER
+        return records.Reason.BUYING_POWER
     if any(part in message for part in _BLOCKED_MESSAGES):
-        return Reason.BLOCKED
+        return records.Reason.BLOCKED
     if "not tradable" in message or "not active" in message:
-        return Reason.NOT_TRADABLE
+        return records.Reason.NOT_TRADABLE
     if cancels and status == 422 and ("state" in message or "cancelable" in message):
-        return Reason.NOT_CANCELABLE
-    return Reason.INVALID if status in (400, 422) else Reason.OTHER
+        return records.Reason.NOT_CANCELABLE
+    return records.Reason.INVALID if status in (400, 422) else records.Reason.OTHER
