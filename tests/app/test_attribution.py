@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from finrl_pod_app.paper import backtest_difference
 from finrl_pod_app.paper.attribution import Cause
-from finrl_pod_app.paper.backtest_difference import BacktestDifference, compare_with_backtest, save_difference
+from finrl_pod_app.paper.backtest_difference import TrackReport, compare_with_backtest, difference_file, save_difference
 
+from finrl_pod.files import read_json
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
 from finrl_pod.paper.domain.port import Adjustment, BarTable
 from finrl_pod.paper.domain.records import ActionKind, Ambiguous, CorporateAction, Order
@@ -108,20 +109,19 @@ UNPAID = config(broker=BrokerSettings(kind="alpaca"))
 
 def track(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch, panel: Panel | None = None, strategy: Any = None
-) -> BacktestDifference:
+) -> TrackReport:
     sources = [FixedSource(strategy)] if strategy else sim.sources or [sim.source]
     monkeypatch.setattr(backtest_difference, "strategy_sources", lambda *_, **__: sources)
     found = compare_with_backtest(sim.config, sim.store, panel or sim.panel)
-    for part in found.strategies:
-        gap = part.marks[-1][1] - part.backtest.equity[-1]
-        assert sum(part.attribution.total.values()) == pytest.approx(float(gap), abs=1e-6)
-        by_symbol = [row[c] for row in part.attribution.by_symbol.values() for c in Cause if c is not Cause.UNEXPLAINED]
-        explained = sum(v for c, v in part.attribution.total.items() if c != Cause.UNEXPLAINED)
+    for part in found.strategies.values():
+        assert sum(part.attribution.values()) == pytest.approx(part.equity - part.backtest, abs=1e-6)
+        by_symbol = [row[c] for row in part.by_symbol.values() for c in Cause if c is not Cause.UNEXPLAINED]
+        explained = sum(v for c, v in part.attribution.items() if c != Cause.UNEXPLAINED)
         assert sum(by_symbol) == pytest.approx(explained, abs=0.05)
     return found
 
 
-def nonzero(found: BacktestDifference) -> set[str]:
+def nonzero(found: TrackReport) -> set[str]:
     return {cause for cause, value in found.attribution.items() if abs(value) >= 0.01}
 
 
@@ -148,7 +148,7 @@ def test_dividends_that_were_not_paid_explain_the_difference(
     sim.day(END)
     assert not [a for a in sim.alerts if a[0] == "critical"]
     found = track(sim, monkeypatch, adjusted_panel())
-    growth = float(found.marks[-1][1]) / float(next(e for day, e in found.marks if day == EX_DATE))
+    growth = found.equity[-1] / found.equity[list(found.sessions).index(str(EX_DATE))]
     assert found.attribution["dividends"] == pytest.approx(-1.5 * held * growth, rel=0.1)
     assert abs(found.attribution["unexplained"]) < 1e-6
     assert abs(found.attribution["rounding"]) < 0.1 * 1.5 * held + 20
@@ -245,14 +245,15 @@ def test_several_strategies_are_tracked_one_by_one(tmp_path: Path, monkeypatch: 
     )
     sim.day(END)
     found = track(sim, monkeypatch, adjusted_panel())
-    assert [part.name for part in found.strategies] == ["slow", "other"]
+    assert list(found.strategies) == ["slow", "other"]
     assert found.attribution["dividends"] < -100
     assert nonzero(found) <= {"dividends", "rounding", "missed_fills"}  # opposite orders wait for each other
     assert not found.alarm
-    report = save_difference(sim.journal, found)
-    assert report.attribution == {
-        cause: pytest.approx(sum(part.attribution[cause] for part in report.strategies.values())) for cause in Cause
+    assert found.attribution == {
+        cause: pytest.approx(sum(part.attribution[cause] for part in found.strategies.values())) for cause in Cause
     }
-    gap = report.equity[-1] - report.backtest[-1]
-    assert sum(report.attribution.values()) == pytest.approx(gap, abs=0.01)
-    assert len(report.strategies["slow"].by_session["dividends"]) == len(report.sessions)
+    gap = found.equity[-1] - found.backtest[-1]
+    assert sum(found.attribution.values()) == pytest.approx(gap, abs=0.01)
+    assert len(found.strategies["slow"].by_session["dividends"]) == len(found.sessions)
+    save_difference(sim.journal, found)
+    assert read_json(difference_file(sim.journal))["attribution"] == found.attribution

@@ -19,7 +19,6 @@ from finrl_pod.data.panel import select
 from finrl_pod.data.store import Store as PanelStore
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.paper_backtest import PaperBacktest
 from finrl_pod.files import record_values, write_json
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.price_check import valid_panel
@@ -30,7 +29,7 @@ from finrl_pod.paper.monitoring.status import orders
 from finrl_pod.paper.settings import PaperConfig, allocations, require_daily_decisions, unpack
 from finrl_pod.types import Panel
 from finrl_pod_app.paper.account_history import account_history, daily_terms, traded_prices
-from finrl_pod_app.paper.attribution import CAUSES, Attribution, Cause, attribute
+from finrl_pod_app.paper.attribution import CAUSES, Cause, attribute
 from finrl_pod_app.paper.replay_report import account_equity, backtest_account, compare, compare_account
 from finrl_pod_app.paper.sources import strategy_sources
 
@@ -40,46 +39,6 @@ MAX_UNEXPLAINED = 0.001  # share of equity; a larger unexplained difference from
 def difference_file(journal: Path) -> Path:
     """Return the path of the saved result, next to the journal."""
     return journal.with_name(f"{journal.stem}.tracking.json")
-
-
-@dataclass(frozen=True)
-class StrategyDifference:
-    """One strategy of an account: (session, own equity), the backtest of the same sessions, and the causes."""
-
-    name: str
-    marks: tuple[tuple[date, Decimal], ...]
-    backtest: PaperBacktest
-    attribution: Attribution
-
-
-@dataclass(frozen=True)
-class BacktestDifference:
-    """Own equity by session, backtest equity at these sessions, their differences as sentences, and the prices.
-
-    strategies: the one of the account, or several. unexplained_limit: currency; an unexplained difference above it is
-    an alarm.
-    """
-
-    marks: tuple[tuple[date, Decimal], ...]
-    backtest: Mapping[date, Decimal]
-    differences: list[str]
-    strategies: tuple[StrategyDifference, ...]
-    unexplained_limit: float
-    panel: Panel
-
-    @property
-    def attribution(self) -> dict[str, float]:
-        """Currency by cause at the last session, over all strategies."""
-        totals = [strategy.attribution.total for strategy in self.strategies]
-        return {cause.value: sum(total[cause.value] for total in totals) for cause in CAUSES}
-
-    @property
-    def alarm(self) -> bool:
-        """Whether the unexplained difference of a strategy is larger than the limit."""
-        return any(
-            abs(strategy.attribution.total[Cause.UNEXPLAINED.value]) > self.unexplained_limit
-            for strategy in self.strategies
-        )
 
 
 @dataclass(frozen=True)
@@ -105,7 +64,10 @@ class TrackedStrategy:
 
 @dataclass(frozen=True)
 class TrackReport:
-    """Result of `paper track`. equity, backtest: values at sessions that both have. attribution: currency by cause."""
+    """Result of `paper track`. equity, backtest: values at sessions that both have. attribution: currency by cause.
+
+    alarm: the unexplained difference of a strategy is above unexplained_limit, in currency.
+    """
 
     made: str
     strategy: str
@@ -121,7 +83,7 @@ class TrackReport:
     strategies: Mapping[str, TrackedStrategy]
 
 
-def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> BacktestDifference:
+def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> TrackReport:
     """Backtest the current strategies of the daemon over the journal sessions, with the orders that it would send.
 
     panel: prices of config.symbols, adjusted for corporate actions until any later day. Orders are sized and filled at
@@ -144,59 +106,51 @@ def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> Ba
     backtests = backtest_account(config, sources, panel, first, last, prices)
     terms = daily_terms(panel, close, prices, config.schedule.mode)
     names = [allocation.name for allocation in config.strategies] or [config.name]
-    strategies = []
+    strategies = {}
+    marks_by_strategy = {}
     for name, allocation, source in zip(names, allocations(config), sources, strict=True):
         history = account_history(store, allocation.name, has_strategies=bool(config.strategies))
         rules = sizing_rules(allocation, risk_limits(allocation, source.current().strategy))
         own_marks = zip(map(date.fromisoformat, history.sessions), history.equity, strict=True)
-        marks_in_period = tuple(mark for mark in own_marks if marks[0][0] <= mark[0] <= marks[-1][0])
+        marks_by_strategy[name] = [mark for mark in own_marks if marks[0][0] <= mark[0] <= marks[-1][0]]
         backtest = backtests[allocation.name]
-        attribution = attribute(history, backtest, terms, rules)
-        strategies.append(StrategyDifference(name, marks_in_period, backtest, attribution))
+        causes = attribute(history, backtest, terms, rules)
+        strategies[name] = TrackedStrategy(
+            strategy=backtest.result.name,
+            equity=float(marks_by_strategy[name][-1][1]),
+            backtest=float(backtest.equity[-1]),
+            attribution=causes.total,
+            by_symbol={symbol: {c.value: v for c, v in row.items()} for symbol, row in causes.by_symbol.items()},
+            by_session={c.value: [float(v) for v in values] for c, values in causes.by_session.items()},
+        )
     # Orders of the last decision fill after the last mark: the backtest period ends there.
     sent_orders = [order for order in orders(store) if order.bar < marks[-1][0].isoformat()]
     if config.strategies:
-        marks_by_strategy = {strategy.name: strategy.marks for strategy in strategies}
         differences = compare_account(config, marks, marks_by_strategy, backtests, sent_orders)
     else:
         differences = compare(marks, backtests[config.name], sent_orders)
     expected_equity = dict(zip(days[first : last + 1].astype(object), account_equity(config, backtests), strict=True))
+    common_marks = [(day, equity) for day, equity in marks if day in expected_equity]
     limit = MAX_UNEXPLAINED * float(marks[-1][1])
-    return BacktestDifference(tuple(marks), expected_equity, differences, tuple(strategies), limit, panel)
-
-
-def save_difference(journal: Path, difference: BacktestDifference) -> TrackReport:
-    """Write the result next to the journal and return it."""
-    common_marks = [(day, equity) for day, equity in difference.marks if day in difference.backtest]
-    panel = difference.panel
-    report = TrackReport(
+    return TrackReport(
         made=datetime.now(UTC).isoformat(timespec="seconds"),
-        strategy=", ".join(strategy.backtest.result.name for strategy in difference.strategies),
+        strategy=", ".join(strategy.strategy for strategy in strategies.values()),
         prices=PriceSource(panel.name, panel.source, panel.sha256),
         sessions=[str(day) for day, _ in common_marks],
         equity=[float(equity) for _, equity in common_marks],
-        backtest=[float(difference.backtest[day]) for day, _ in common_marks],
-        same=not difference.differences,
-        differences=difference.differences,
-        attribution=difference.attribution,
-        unexplained_limit=difference.unexplained_limit,
-        alarm=difference.alarm,
-        strategies={strategy.name: _tracked_strategy(strategy) for strategy in difference.strategies},
+        backtest=[float(expected_equity[day]) for day, _ in common_marks],
+        same=not differences,
+        differences=differences,
+        attribution={c.value: sum(part.attribution[c] for part in strategies.values()) for c in CAUSES},
+        unexplained_limit=limit,
+        alarm=any(abs(strategy.attribution[Cause.UNEXPLAINED]) > limit for strategy in strategies.values()),
+        strategies=strategies,
     )
+
+
+def save_difference(journal: Path, report: TrackReport) -> None:
+    """Write the result next to the journal."""
     write_json(difference_file(journal), record_values(report))
-    return report
-
-
-def _tracked_strategy(strategy: StrategyDifference) -> TrackedStrategy:
-    causes = strategy.attribution
-    return TrackedStrategy(
-        strategy=strategy.backtest.result.name,
-        equity=float(strategy.marks[-1][1]),
-        backtest=float(strategy.backtest.equity[-1]),
-        attribution=causes.total,
-        by_symbol={symbol: {c.value: v for c, v in row.items()} for symbol, row in causes.by_symbol.items()},
-        by_session={c.value: [float(v) for v in values] for c, values in causes.by_session.items()},
-    )
 
 
 def compare_journal(config: PaperConfig, panel: str = "") -> TrackReport:
@@ -207,7 +161,9 @@ def compare_journal(config: PaperConfig, panel: str = "") -> TrackReport:
     journal = Path(config.journal)
     with closing(Store.open(journal)) as store:
         prices = select(PanelStore().load(panel), config.symbols) if panel else _fetch_prices(config, store)
-        return save_difference(journal, compare_with_backtest(config, store, prices))
+        report = compare_with_backtest(config, store, prices)
+    save_difference(journal, report)
+    return report
 
 
 def recorded_settings(journal: Path) -> PaperConfig:

@@ -172,10 +172,9 @@ def _summary(config_file: Path, folder: Path, server_shares: Mapping[str, Decima
     config = load(config_file)
     with contextlib.closing(Store.open(Path(config.journal))) as store:
         account = status(store, config)
-        difference = compare_with_backtest(config, store, load_panel(preset("quick")))
+        track = compare_with_backtest(config, store, load_panel(preset("quick")))
         summary = store.last(schema.alerts, schema.alerts.c.kind == SUMMARY)
-    track = save_difference(Path(config.journal), difference)
-    marks = difference.marks
+    save_difference(Path(config.journal), track)
     return DemoReport(
         state=account.state,
         positions=account.positions,
@@ -184,12 +183,12 @@ def _summary(config_file: Path, folder: Path, server_shares: Mapping[str, Decima
         slippage=account.slippage,
         alerts=account.alerts,
         capital=Decimal(CASH),
-        first=str(marks[0][0]),
-        last=str(marks[-1][0]),
-        sessions=len(marks),
+        first=track.sessions[0],
+        last=track.sessions[-1],
+        sessions=len(track.sessions),
         days=[str(day) for day in days],
-        equity=marks[-1][1].quantize(CENT),
-        backtest_equity=difference.backtest[marks[-1][0]].quantize(CENT),
+        equity=Decimal(str(track.equity[-1])).quantize(CENT),
+        backtest_equity=Decimal(str(track.backtest[-1])).quantize(CENT),
         agrees=account.positions == server_shares,
         summary="" if summary is None else summary.message,
         track=track,

@@ -110,11 +110,10 @@ def replay(
             strategy.name: _marks(store.rows(schema.strategy_equity, run == allocation.name))
             for strategy, allocation in zip(config.strategies, allocations(config), strict=False)
         }
-        counts = [store.count(table) for table in (schema.orders, schema.fills, schema.alerts)]
+        orders, fills, alerts = (store.count(table) for table in (schema.orders, schema.fills, schema.alerts))
         positions = {symbol: shares for symbol, shares in daemon.trader.positions.items() if shares}
-        return ReplayResult(
-            first.date, last.date, marks, *counts, positions, marks_by_strategy, largest_distance(store)
-        )
+        distance = largest_distance(store)
+        return ReplayResult(first.date, last.date, marks, orders, fills, alerts, positions, marks_by_strategy, distance)
     finally:
         store.close()
 

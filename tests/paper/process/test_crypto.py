@@ -100,7 +100,7 @@ def test_difference_from_the_backtest_is_explained(run: DaemonHarness, monkeypat
         found = compare_with_backtest(config, store, crypto_prices())
     finally:
         store.close()
-    assert len(found.marks) == DAYS
+    assert len(found.sessions) == DAYS
     assert not found.alarm
     assert abs(found.attribution["unexplained"]) < 0.01
     assert found.attribution["limits"] == found.attribution["dividends"] == 0
