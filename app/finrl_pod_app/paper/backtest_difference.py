@@ -141,7 +141,7 @@ def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> Tr
         backtest=[float(expected_equity[day]) for day, _ in common_marks],
         same=not differences,
         differences=differences,
-        attribution={c.value: sum(part.attribution[c] for part in strategies.values()) for c in CAUSES},
+        attribution={c.value: sum(s.attribution[c] for s in strategies.values()) for c in CAUSES},
         unexplained_limit=limit,
         alarm=any(abs(strategy.attribution[Cause.UNEXPLAINED]) > limit for strategy in strategies.values()),
         strategies=strategies,

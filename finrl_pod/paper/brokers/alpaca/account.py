@@ -90,13 +90,17 @@ class AlpacaAccount:
     # ---- orders -----------------------------------------------------------------------------------------------------
 
     def submit(self, request: records.OrderRequest) -> records.Outcome:
-        return self._write(_order_body(request), "POST", "/orders", find_mismatch=_mismatch_with(request))
+        outcome = self._write("POST", "/orders", _order_body(request))
+        order = outcome.order if isinstance(outcome, records.Confirmed) else None
+        if order is not None and (mismatch := _mismatch(order, request)):
+            return records.Ambiguous(self._keys.mask(f"the response is about another order: {mismatch}"))
+        return outcome
 
     def cancel(self, order_id: str) -> records.Outcome:
-        return self._write(None, "DELETE", f"/orders/{_path_segment(order_id)}")
+        return self._write("DELETE", f"/orders/{quote(order_id, safe='')}")
 
     def order(self, order_id: str) -> records.Order | None:
-        return self._read_order(f"/orders/{_path_segment(order_id)}", None)
+        return self._read_order(f"/orders/{quote(order_id, safe='')}", None)
 
     def order_by_client_id(self, client_order_id: str) -> records.Order | None:
         return self._read_order("/orders:by_client_order_id", {"client_order_id": client_order_id})
@@ -150,7 +154,7 @@ class AlpacaAccount:
         assets = {}
         for symbol in symbols:
             try:
-                assets[symbol] = self._read(responses.asset, f"/assets/{_path_segment(symbol)}")
+                assets[symbol] = self._read(responses.asset, f"/assets/{quote(symbol, safe='')}")
             except _NotFound:
                 continue
         return assets
@@ -222,13 +226,7 @@ class AlpacaAccount:
         except Exception as error:  # noqa: BLE001  an answer may have any form
             raise BrokerUnavailable(self._no_response(error, route)) from None
 
-    def _write(
-        self,
-        body: dict[str, Any] | None,
-        method: str,
-        path: str,
-        find_mismatch: Callable[[records.Order], str] = lambda _: "",
-    ) -> records.Outcome:
+    def _write(self, method: str, path: str, body: dict[str, Any] | None = None) -> records.Outcome:
         try:
             values = getattr(self._library.trading, method.lower())(path, body)
             order = None if method == "DELETE" else responses.order(values)
@@ -247,9 +245,6 @@ class AlpacaAccount:
             raise
         except Exception as error:  # noqa: BLE001  an answer may have any form
             return records.Ambiguous(self._no_response(error, f"{method} {path}"))
-        mismatch = "" if order is None else find_mismatch(order)
-        if mismatch:
-            return records.Ambiguous(self._keys.mask(f"the response is about another order: {mismatch}"))
         return records.Confirmed(order)
 
     def _check_keys(self, response: ErrorResponse) -> None:
@@ -282,42 +277,28 @@ def _list_of(parse: Callable[[Any], Result]) -> Callable[[Any], list[Result]]:
 def _order_body(request: records.OrderRequest) -> dict[str, Any]:
     body: dict[str, Any] = {
         "symbol": request.symbol,
-        "qty": _decimal_text(request.quantity),
+        "qty": f"{request.quantity:f}",
         "side": request.side.value,
         "type": request.type.value,
         "time_in_force": request.time_in_force.value,
         "client_order_id": request.client_order_id,
     }
     if request.type is records.OrderType.LIMIT and request.limit_price is not None:
-        body["limit_price"] = _decimal_text(request.limit_price)
+        body["limit_price"] = f"{request.limit_price:f}"
     if request.extended_hours:
         body["extended_hours"] = True
     return body
 
 
-def _mismatch_with(request: records.OrderRequest) -> Callable[[records.Order], str]:
-    """Function that names the first field in which an order differs from the request, "" for none."""
-
-    def find_mismatch(order: records.Order) -> str:
-        pairs = {
-            "client_order_id": (order.client_order_id, request.client_order_id),
-            "symbol": (order.symbol, request.symbol),
-            "side": (order.side, request.side),
-        }
-        return next((f"{name} {a!r} instead of {b!r}" for name, (a, b) in pairs.items() if a != b), "")
-
-    return find_mismatch
-
-
-def _decimal_text(value: Any) -> str:
-    """A Decimal without an exponent."""
-    return format(value, "f")
+def _mismatch(order: records.Order, request: records.OrderRequest) -> str:
+    """The first field in which an order differs from the request, "" for none."""
+    for name in ("client_order_id", "symbol", "side"):
+        value = getattr(order, name)
+        expected = getattr(request, name)
+        if value != expected:
+            return f"{name} {value!r} instead of {expected!r}"
+    return ""
 
 
 def _timestamp(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
-
-
-def _path_segment(text: str) -> str:
-    """A symbol or id escaped as one segment of a path, so that it cannot change the address."""
-    return quote(text, safe="")
