@@ -56,7 +56,10 @@ class MarketData:
         parameters = _parameters(query)
         requested_symbols = self._symbols(query)
         timeframe = query.get("timeframe") or ""
-        minutes = 0 if timeframe in ("1Day", "1D") else self._minutes_of(timeframe)
+        if self.prices.sessions.continuous and timeframe in ("1Hour", "1H"):
+            minutes = 60  # hours start on the clock around the clock only
+        else:
+            minutes = 0 if timeframe in ("1Day", "1D") else minutes_of(timeframe)
         adjustment = query.get("adjustment") or "raw"
         if adjustment not in _ADJUSTMENTS:
             raise ApiError(400, None, f"invalid adjustment: {adjustment}")
@@ -64,7 +67,7 @@ class MarketData:
         start, end = self._range(parameters, moment)
         self._check_feed(query, end, moment)
         first = parameters.page_start()
-        as_of = self._as_of(moment)
+        as_of = self.prices.last_row_by(new_york(moment).date())  # today's actions count from the start of the day
         if minutes:
             day = timedelta(days=1)  # a UTC day may begin on the date before in New York
             days = self.prices.sessions.between(new_york(start).date() - day, new_york(end).date() + day)
@@ -98,10 +101,6 @@ class MarketData:
                 page_bars.setdefault(symbol, []).append(bar)
         return {"bars": page_bars, "next_page_token": next_page_token(first, limit, total)}
 
-    def _minutes_of(self, timeframe: str) -> int:
-        """Minutes of a timeframe; hours start on the clock around the clock only."""
-        return 60 if self.prices.sessions.continuous and timeframe in ("1Hour", "1H") else minutes_of(timeframe)
-
     def _is_removed(self, symbol: str, session: Session) -> bool:
         edits = self.flaws.edits
         stale = self.flaws.stale_after
@@ -128,14 +127,12 @@ class MarketData:
         start = parameters.day("start", allow_time=False) or today
         end = parameters.day("end", allow_time=False) or today
         limit = parameters.integer("limit", _DEFAULT_ACTIONS_PER_PAGE, _MAX_ACTIONS_PER_PAGE)
-        entries = []
-        for action in sorted(self.prices.actions, key=lambda a: a.ex_date):
-            kind = _kind(action)
-            if not start <= date.fromisoformat(action.ex_date) <= end or (symbols and action.symbol not in symbols):
-                continue
-            if kinds and kind not in kinds:
-                continue
-            entries.append((f"{kind}s", _action_json(action, kind)))
+        entries = [
+            (f"{kind}s", _action_json(action, kind))
+            for action in sorted(self.prices.actions, key=lambda a: a.ex_date)
+            if start <= date.fromisoformat(action.ex_date) <= end and (not symbols or action.symbol in symbols)
+            if (kind := _kind(action)) in kinds or not kinds
+        ]
         first = parameters.page_start()
         page: dict[str, list[dict[str, Any]]] = {}
         for group, entry in entries[first : first + limit]:
@@ -204,32 +201,18 @@ class MarketData:
         price = self.prices.price_at(symbol, moment) or values["close"]
         path_prices = [p for t, p in path if t <= moment] + [price]
         elapsed = (moment - session.open) / (session.close - session.open)
-        return {
-            "open": path_prices[0],
-            "high": max(path_prices),
-            "low": min(path_prices),
-            "close": price,
-            "volume": values["volume"] * elapsed,
-        }
-
-    def _as_of(self, moment: float) -> int:
-        """Row as of which bars are adjusted: actions with today's ex-date count from the start of the day."""
-        return self.prices.last_row_by(new_york(moment).date())
-
-    def _last_session(self, symbol: str, moment: float) -> Session | None:
-        session = self.prices.sessions.last_opened(moment)
-        row = None if session is None else self.prices.last_row_of(symbol, session.date)
-        return None if row is None else self.prices.sessions.on(self.prices.dates[row])
+        ohlc = {"open": path_prices[0], "high": max(path_prices), "low": min(path_prices), "close": price}
+        return {**ohlc, "volume": values["volume"] * elapsed}
 
     def _trade(self, symbol: str, moment: float) -> dict[str, Any] | None:
-        session = self._last_session(symbol, moment)
+        opened = self.prices.sessions.last_opened(moment)
+        row = None if opened is None else self.prices.last_row_of(symbol, opened.date)
+        session = None if row is None else self.prices.sessions.on(self.prices.dates[row])
         price = self.prices.price_at(symbol, moment)
-        if session is None or price is None:
-            return None
         stale = self.flaws.stale_after
-        trade_time = min(moment, session.close)
-        if stale and session.date.isoformat() > stale:
+        if session is None or price is None or (stale and session.date.isoformat() > stale):
             return None
+        trade_time = min(moment, session.close)
         return {"t": timestamp(trade_time), "x": "V", "p": price, "s": 100, "c": ["@"], "i": int(trade_time), "z": "C"}
 
 

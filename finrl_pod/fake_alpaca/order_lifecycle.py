@@ -119,7 +119,8 @@ class OrderLifecycle:
         session = self.session_for(moment)
         if session is None:
             return
-        path = None if self._is_halted(order.symbol, session) else self._prices.path(order.symbol, session)
+        is_halted = order.symbol in self._conditions.halted_symbols
+        path = None if is_halted else self._prices.path(order.symbol, session)
         if order.time_in_force in ("opg", "cls"):
             auction = session.open if order.time_in_force == "opg" else session.close
             fills = path is not None and matching.fills_in_auction(order, path)
@@ -258,6 +259,3 @@ class OrderLifecycle:
             self._account.publish_order_event("order_cancel_rejected", order, moment)
         if complete:
             self._update_related_orders(order, moment)
-
-    def _is_halted(self, symbol: str, session: Session) -> bool:
-        return symbol in self._conditions.halted_symbols or not self._prices.trades_on(symbol, session.date)

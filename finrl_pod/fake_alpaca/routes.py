@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from finrl_pod.fake_alpaca import trading_api as trading
@@ -47,8 +48,10 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
     def close_all(request: ApiRequest) -> ApiResponse:
         if request.query.get("cancel_orders") in ("true", "True"):
             _cancel_orders(exchange, request.moment)
-        symbols = sorted(exchange.ledger.holdings)
-        return MULTI_STATUS, [_close_one(exchange, symbol, request.moment) for symbol in symbols]
+        return MULTI_STATUS, [
+            {"symbol": s, **_status_and_body(partial(trading.close_position, exchange, s, {}, request.moment))}
+            for s in sorted(exchange.ledger.holdings)
+        ]
 
     def replace(request: ApiRequest) -> ApiResponse:
         return OK, exchange.replace(request.names["order_id"], request.body, request.moment).to_json()
@@ -99,21 +102,16 @@ def data_routes(data: MarketData) -> list[tuple[str, str, Handler]]:
 
 def _cancel_orders(exchange: Exchange, moment: float) -> list[dict[str, Any]]:
     """Entries of a multi-status response for all open orders, except orders that the cancel of another one ends."""
-    return [_cancel_one(exchange, order, moment) for order in exchange.open_orders() if order.open]
+    return [
+        {"id": order.id, **_status_and_body(partial(exchange.cancel, order.id, moment), failure=500)}
+        for order in exchange.open_orders()
+        if order.open
+    ]
 
 
-def _cancel_one(exchange: Exchange, order: Order, moment: float) -> dict[str, Any]:
-    """Entry of a multi-status response for one cancelled order."""
+def _status_and_body(send: Callable[[], Order], failure: int = 0) -> dict[str, Any]:
+    """Part of an entry of a multi-status response. failure: status of an error; 0 for its own."""
     try:
-        return {"id": order.id, "status": OK, "body": exchange.cancel(order.id, moment).to_json()}
+        return {"status": OK, "body": send().to_json()}
     except ApiError as error:
-        return {"id": order.id, "status": 500, "body": error.body}
-
-
-def _close_one(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
-    """Entry of a multi-status response for one closed position."""
-    try:
-        order = trading.close_position(exchange, symbol, {}, moment)
-        return {"symbol": symbol, "status": OK, "body": order.to_json()}
-    except ApiError as error:
-        return {"symbol": symbol, "status": error.status, "body": error.body}
+        return {"status": failure or error.status, "body": error.body}

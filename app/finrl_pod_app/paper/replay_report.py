@@ -18,6 +18,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.audit.pipeline import fresh_copy
 from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, TradedPrices, backtest_paper
+from finrl_pod.paper.domain.records import Side
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.modelled_slices import sliced_execution
 from finrl_pod.paper.execution.sizing import sizing_rules
@@ -195,7 +196,9 @@ def compare(
     differences += [
         f"{session}: the backtest has an equity value, the journal has none" for session in remaining_equity
     ]
-    journal_orders = {(o.bar, o.symbol): _signed_shares(o) for o in sent_orders}
+    journal_orders = {
+        (o.bar, o.symbol): (Side(o.side).sign * o.quantity, Side(o.side).sign * o.filled) for o in sent_orders
+    }
     backtest_orders = {(str(o.bar.astype("datetime64[D]")), o.symbol): (o.quantity, o.filled) for o in backtest.orders}
     for key in sorted({*journal_orders, *backtest_orders}):
         if journal_orders.get(key) != backtest_orders.get(key):
@@ -204,12 +207,6 @@ def compare(
                 f"{_format_pair(backtest_orders.get(key))} in the backtest"
             )
     return differences
-
-
-def _signed_shares(order: OrderStatusRow) -> tuple[Decimal, Decimal]:
-    """Signed quantity and signed filled shares."""
-    sign = 1 if order.side == "buy" else -1
-    return sign * order.quantity, sign * order.filled
 
 
 def _format_pair(pair: tuple[Decimal, Decimal] | None) -> str:
