@@ -205,8 +205,8 @@ class MarketData:
         return {**ohlc, "volume": values["volume"] * elapsed}
 
     def _trade(self, symbol: str, moment: float) -> dict[str, Any] | None:
-        opened = self.prices.sessions.last_opened(moment)
-        row = None if opened is None else self.prices.last_row_of(symbol, opened.date)
+        last_session = self.prices.sessions.last_opened(moment)
+        row = None if last_session is None else self.prices.last_row_of(symbol, last_session.date)
         session = None if row is None else self.prices.sessions.on(self.prices.dates[row])
         price = self.prices.price_at(symbol, moment)
         stale = self.flaws.stale_after

@@ -44,7 +44,8 @@ class Exchange(Account):
         super().__init__(settings.cash, settings.seed)
         self.prices = prices
         self.settings = settings
-        self.conditions = MarketConditions.from_settings(settings)
+        initial_conditions = ("fill_delay", "cancel_delay", "partial", "partial_gap")
+        self.conditions = MarketConditions(**{name: getattr(settings, name) for name in initial_conditions})
         self.now = start
         self._queue = EventQueue()
         self._lifecycle = OrderLifecycle(self, prices, settings, self.conditions, self._queue)

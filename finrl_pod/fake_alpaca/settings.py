@@ -116,16 +116,6 @@ class MarketConditions:
     no_shorting: bool = False
     clock_skew: float = 0.0
 
-    @classmethod
-    def from_settings(cls, settings: Settings) -> MarketConditions:
-        """Conditions at the start of a server."""
-        return cls(
-            fill_delay=settings.fill_delay,
-            cancel_delay=settings.cancel_delay,
-            partial=settings.partial,
-            partial_gap=settings.partial_gap,
-        )
-
 
 def read_actions(path: Path) -> tuple[CorporateAction, ...]:
     """Corporate actions from a JSON list. Raises InputError with the file and the entry at fault."""
