@@ -63,16 +63,14 @@ class SimulatedBroker:
     name = "simulated"
 
     def __init__(
-        self, panel: Panel, clock: Clock, cash: Decimal, cost_rate: Decimal = ZERO, account: str = "simulated",
-        calendar: Calendar | None = None,
-    ) -> None:  # fmt: skip
+        self, panel: Panel, clock: Clock, cash: Decimal, cost_rate: Decimal = ZERO, calendar: Calendar | None = None
+    ) -> None:
         self._calendar = calendar or Calendar()
         self._within_session = TimeInForce.GTC if self._calendar.continuous else TimeInForce.DAY
         self._prices = PanelPrices(panel, clock, self._calendar)
         self._clock = clock
         self._cash = cash
         self._cost_rate = cost_rate
-        self._account = account
         self._shares: dict[str, Decimal] = dict.fromkeys(panel.symbols, ZERO)
         self._orders: dict[str, Order] = {}
         self._by_client: dict[str, str] = {}
@@ -88,7 +86,7 @@ class SimulatedBroker:
         equity = self._cash + sum((s * self._prices.last(symbol) for symbol, s in self._shares.items() if s), ZERO)
         # Like an account with margin: open orders reserve nothing that a limit price above the market would exceed.
         power = max(MARGIN * equity, ZERO)
-        return AccountState(self._account, self._cash, equity, power)
+        return AccountState(self.name, self._cash, equity, power)
 
     def positions(self) -> tuple[Position, ...]:
         self._advance()

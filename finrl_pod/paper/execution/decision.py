@@ -92,9 +92,8 @@ def fetch_checked_prices(
 
 
 def decide(
-    strategy: Strategy, prices_of_decision: CheckedPrices, holdings: Holdings, *, short: bool = False,
-    state: StrategyState | None = None,
-) -> Decision:  # fmt: skip
+    strategy: Strategy, prices_of_decision: CheckedPrices, holdings: Holdings, *, state: StrategyState | None = None
+) -> Decision:
     """Return the decision of the strategy on the last bar. Raises StrategyFailed.
 
     state: virtual holdings after the decision before, as the journal keeps them. They are restored each time, so that a
@@ -117,7 +116,7 @@ def decide(
             strategy.restore(state, panel.symbols)
         weights = strategy.target_weights(window_at(panel, t, lookback, features), positions)
         if weights is not None:
-            weights = _check_weights(strategy.name, weights, panel.symbols, short=short)
+            weights = _check_weights(strategy.name, weights, panel.symbols)
         new_state = strategy.state() if isinstance(strategy, MandatedStrategy) else None
     return Decision(weights, prices_of_decision, _inputs(prices_of_decision, features), panel.source, new_state)
 
@@ -140,16 +139,16 @@ def _features(strategy: Strategy, prices: CheckedPrices) -> Floats | None:
     return features_at(market, len(panel.times) - 1, columns, bars)
 
 
-def _check_weights(name: str, target: object, symbols: Sequence[str], *, short: bool) -> Floats:
+def _check_weights(name: str, target: object, symbols: Sequence[str]) -> Floats:
     try:
         weights = np.array(target, dtype=np.float64)
     except (TypeError, ValueError):
         raise StrategyFailed(f"strategy {name} must return numbers or None, got {type(target).__name__}") from None
     if weights.shape != (len(symbols),):
         raise StrategyFailed(f"strategy {name} must return {len(symbols)} weights, got the shape {weights.shape}")
-    if error := weights_error(torch.from_numpy(weights), symbols, short=short):
+    if error := weights_error(torch.from_numpy(weights), symbols):
         raise StrategyFailed(f"target weights of strategy {name} {error}")
-    return weights if short else np.maximum(weights, 0.0)
+    return np.maximum(weights, 0.0)
 
 
 def _inputs(prices: CheckedPrices, features: Floats | None) -> str:

@@ -84,13 +84,13 @@ class AlpacaPyLibrary:
 def open_alpaca(
     clock: Clock, url: str = "", data_url: str = "", *, library: type[ClientLibrary] = AlpacaPyLibrary,
     account: type[AlpacaAccount] = AlpacaAccount, prices: type[AlpacaFeed] = AlpacaFeed, feed: FeedName = "iex",
-    seed: int = 0, listen: bool = True,
+    listen: bool = True,
 ) -> tuple[AlpacaAccount, AlpacaFeed]:  # fmt: skip
     """Open the paper account of the keys in the environment and its data feed. They share one rate limit.
 
     url, data_url: base URLs of a server on this machine; empty for Alpaca. library, account, prices: client library,
-    and the classes of the account and of its prices. feed: "iex" or "sip". seed: seed of the random pauses between
-    reconnections. listen: connect to the trade-updates stream, if the library has one.
+    and the classes of the account and of its prices. feed: "iex" or "sip". listen: connect to the trade-updates
+    stream, if the library has one.
 
     Raises AddressNotAllowed for an address off the allow-list, before the keys are read, and SetupError if keys or
     the library are missing.
@@ -101,7 +101,7 @@ def open_alpaca(
     context = RequestContext(clock)
     client = library(trading_base, data_base, keys, context)
     is_listening = listen and client.has_stream
-    stream = UpdateStream(trading_base, keys, clock, seed).start() if is_listening else NoStream()
+    stream = UpdateStream(trading_base, keys, clock).start() if is_listening else NoStream()
     opened_account = account(client, context, keys, stream)
     return opened_account, prices(opened_account, client, clock, feed)
 

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from requests import Session
 
 MAX_REQUESTS = 200
-WINDOW_SECONDS = 60.0
+WINDOW_SECONDS = 60.5  # a minute and a margin
 URGENT_RESERVE = 20  # requests of each window that are kept for cancels
-_WINDOW_MARGIN = 0.5  # seconds
 _POLL_SECONDS = 0.05  # real seconds between two checks of a waiting thread
 
 
@@ -35,16 +34,15 @@ class RateLimitReached(Exception):
 
 
 class RateLimiter:
-    """Allows `limit` requests in any window of seconds of the clock. Safe to use from several threads.
+    """Allows `limit` requests in any minute of the clock. Safe to use from several threads.
 
     A request counts from before it is sent until one window after its response. Wherever in between the broker counts
     it, none of the broker windows exceeds the limit.
     """
 
-    def __init__(self, clock: Clock, limit: int = MAX_REQUESTS, window: float = WINDOW_SECONDS) -> None:
+    def __init__(self, clock: Clock, limit: int = MAX_REQUESTS) -> None:
         self._clock = clock
         self._limit = limit
-        self._window = window + _WINDOW_MARGIN
         self._reserve = min(URGENT_RESERVE, limit // 10)
         self._lock = threading.Condition()
         self._in_flight = 0
@@ -89,7 +87,7 @@ class RateLimiter:
     def _required_wait(self, urgent: bool) -> float | None:
         """Seconds of the clock until a request may be possible; None if it is possible now."""
         now = self._clock.monotonic()
-        while self._completed and self._completed[0] <= now - self._window:
+        while self._completed and self._completed[0] <= now - WINDOW_SECONDS:
             self._completed.popleft()
         if now < self._not_before:
             return self._not_before - now
@@ -102,7 +100,7 @@ class RateLimiter:
             return 0.0
         # The completed request whose expiry frees one slot.
         expiring = min(-free, len(self._completed) - 1)
-        return max(self._completed[expiring] + self._window - now, 0.0)
+        return max(self._completed[expiring] + WINDOW_SECONDS - now, 0.0)
 
 
 CONNECT = 5.0  # in seconds of the clock; their sum is the time limit of the whole request
@@ -121,9 +119,9 @@ _MAX_RATE_LIMIT_WAIT = 90.0  # seconds: a limit per minute never needs more
 class RequestContext:
     """State that all requests to one broker share: clock and rate limiter."""
 
-    def __init__(self, clock: Clock, limiter: RateLimiter | None = None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.limiter = limiter or RateLimiter(clock)
+        self.limiter = RateLimiter(clock)
 
     def wait_after(self, status: int, headers: Any) -> float:
         """Return the seconds to wait after a response: 0 except after a 429. Later requests wait too."""
