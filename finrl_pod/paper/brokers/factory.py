@@ -72,17 +72,17 @@ def _own_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFee
     except Exception as error:
         raise InputError(f"the broker {name} could not be created: {error_text(error)}") from error
     broker, feed = result if isinstance(result, tuple) and len(result) == 2 else (result, result)
-    for found, protocol in ((broker, Broker), (feed, DataFeed)):
-        if missing := missing_members(found, protocol):
+    for target, protocol in ((broker, Broker), (feed, DataFeed)):
+        if missing := missing_members(target, protocol):
             raise InputError(f"the broker {name} has no {', '.join(missing)}: see {protocol.__name__} in {PORT}")
     return broker, feed
 
 
-def missing_members(found: object, protocol: type) -> list[str]:
+def missing_members(target: object, protocol: type) -> list[str]:
     """Names of `Broker` or `DataFeed` that an object or a class lacks; a class may set `name` in its constructor."""
     names = sorted(set(dir(protocol)) - set(dir(object)) | set(protocol.__annotations__))
     return [
         name
         for name in names
-        if not name.startswith("_") and not hasattr(found, name) and not (name == "name" and isinstance(found, type))
+        if not name.startswith("_") and not hasattr(target, name) and not (name == "name" and isinstance(target, type))
     ]

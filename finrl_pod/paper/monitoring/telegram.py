@@ -119,12 +119,12 @@ class TelegramCommands:
                 self._pending[user] = _Pending(COMMANDS[name], code, time.monotonic() + CONFIRM_SECONDS)
                 return f"To {name}, send within a minute: /confirm {code}"
             if name == "confirm":
-                return self._confirmed(user, words[1] if len(words) > 1 else "")
+                return self._run_confirmed(user, words[1] if len(words) > 1 else "")
         except FinrlPodError as error:
             return f"failed: {error}"
         return HELP
 
-    def _confirmed(self, user: int, code: str) -> str:
+    def _run_confirmed(self, user: int, code: str) -> str:
         pending = self._pending.pop(user, None)  # a wrong code ends it too
         if pending is None or time.monotonic() > pending.until:
             return "There is nothing to confirm."

@@ -294,9 +294,9 @@ def _mismatch(order: records.Order, request: records.OrderRequest) -> str:
     """The first field in which an order differs from the request, "" for none."""
     for name in ("client_order_id", "symbol", "side"):
         value = getattr(order, name)
-        expected = getattr(request, name)
-        if value != expected:
-            return f"{name} {value!r} instead of {expected!r}"
+        request_value = getattr(request, name)
+        if value != request_value:
+            return f"{name} {value!r} instead of {request_value!r}"
     return ""
 
 
