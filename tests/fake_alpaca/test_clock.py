@@ -85,6 +85,16 @@ def test_clock_client_reads_the_servers_time(start_server: StartServer, tmp_path
     assert clock.real_seconds(1.0) == 0.005
 
 
+def test_sleeping_client_checks_the_clock_every_millisecond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ScaledClock(datetime(2024, 1, 2, tzinfo=UTC), Pace(), tmp_path / "clock.json")
+    clock = ClockClient(tmp_path / "clock.json")
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    clock.sleep(0.01)
+    assert pauses
+    assert max(pauses) <= 0.001
+
+
 def test_pace_is_slow_inside_its_windows() -> None:
     pace = Pace(slow=10.0, fast=1000.0, windows=((5000.0, 5100.0),))
     assert pace.real_between(0.0, 10_000.0) == pytest.approx(5.0 + 10.0 + 4.9)
