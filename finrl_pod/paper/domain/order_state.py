@@ -163,14 +163,9 @@ def mark_lost(order: TrackedOrder) -> Change:
     return Change(replace(order, state=OrderState.LOST)) if order.state.may_fill else Change(order)
 
 
-def mark_cancel_requested(order: TrackedOrder) -> Change:
-    """Mark a cancel request, before it is sent. Only the broker report ends the order."""
-    return Change(replace(order, cancel_requested=True))
-
-
-def clear_cancel_request(order: TrackedOrder) -> Change:
-    """Clear an unanswered cancel request, so that it is sent again; a repeated cancel does no harm."""
-    return Change(replace(order, cancel_requested=False))
+def mark_cancel_requested(order: TrackedOrder, *, requested: bool = True) -> Change:
+    """Mark a cancel request before it is sent, or clear an unanswered one so that it is repeated, without harm."""
+    return Change(replace(order, cancel_requested=requested))
 
 
 def _record_fill(order: TrackedOrder, fill: Fill) -> Change:

@@ -219,7 +219,7 @@ class OrderManager:
         self._apply(order, order_state.mark_cancel_requested(order), "plan", "cancel")
         outcome = self.broker.cancel(order.broker_id)
         if isinstance(outcome, Ambiguous):
-            self._apply(order, order_state.clear_cancel_request(order), "plan", outcome.message)
+            self._apply(order, order_state.mark_cancel_requested(order, requested=False), "plan", outcome.message)
         elif isinstance(outcome, Rejected) and outcome.reason not in (Reason.NOT_CANCELABLE, Reason.NOT_FOUND):
             self.alert("warning", "cancel", f"{order.client_order_id} was not cancelled: {outcome.message}")
 
