@@ -169,8 +169,8 @@ class MarketData:
             return []
         last = min(new_york(end).date(), session.date)
         days = self.prices.sessions.between(new_york(start).date(), last)
-        rows = {day: self.prices.row_of(day.date) for day in days if start <= day.midnight <= end}
-        rows_in_range = [(row, day) for day, row in rows.items() if row is not None]
+        rows = ((self.prices.row_of(day.date), day) for day in days if start <= day.midnight <= end)
+        rows_in_range = [(row, day) for row, day in rows if row is not None]
         if newest_first:
             rows_in_range.reverse()
         bars = []
