@@ -11,7 +11,7 @@ import torch
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.experience.rollout import RolloutCollector
-from finrl_pod.rl.networks.distributions import log_probability
+from finrl_pod.rl.networks.distributions import GAUSSIAN
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
 from tests.markets import random_market
@@ -100,7 +100,9 @@ def test_energy_matches_numpy(policy: str, baseline: bool) -> None:
 def _log_prob(ppo: PPO, bar: torch.Tensor, account: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
     features, tradable = ppo.inputs.rows(bar)
     views, valid = ppo.parameters.views, ppo.valid_scores(bar)
-    return log_probability(action, ppo.policy.mean(views, features, account, tradable), views["log_std"], valid)
+    return GAUSSIAN.log_probability(
+        action, ppo.policy.mean(views, features, account, tradable), views["log_std"], valid
+    )
 
 
 def test_buffer_overwrites_the_oldest_segments() -> None:

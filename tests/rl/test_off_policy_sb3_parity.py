@@ -121,7 +121,7 @@ def test_updates_equal_stable_baselines3(name: str, sb3_noise: list[Tensor]) -> 
             ours.train_state.parts[part].parameters.load(i, row)
     for target in ours.train_state.targets:
         for i, row in enumerate(ours.train_state.parts[target].parameters.flat):
-            ours.train_state.targets[target].load(i, row)
+            ours.train_state.targets[target].flat[i].copy_(row)
     ours._fix_reward_scale()
     batches = ours._batches(UPDATES)
 

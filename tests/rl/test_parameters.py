@@ -177,7 +177,7 @@ def test_loading_a_member_changes_that_member_only() -> None:
     assert torch.equal(parameters.member(2)["w"], other["w"])
 
 
-def test_adam_state_can_be_copied_loaded_and_reset_per_member() -> None:
+def test_adam_state_can_be_copied_and_loaded_per_member() -> None:
     flat, rates = draw(P, D), torch.tensor(RATES, dtype=DOUBLE)
     optimiser = Adam(flat)
     for i in range(4):
@@ -188,8 +188,6 @@ def test_adam_state_can_be_copied_loaded_and_reset_per_member() -> None:
     optimiser.load(0, saved)
     assert all(torch.equal(optimiser.member(0)[name], saved[name]) for name in saved)
     assert torch.equal(optimiser.first[1:], unchanged[1:])
-    optimiser.reset(0)
-    assert not any(value.any() for value in optimiser.member(0).values())
     assert all(torch.equal(optimiser.member(2)[name], saved[name]) for name in saved)
 
 

@@ -7,7 +7,7 @@ import torch
 from finrl_pod_envs.market_env import MarketEnv
 
 from finrl_pod.rl.experience.rollout import Rollout, RolloutCollector
-from finrl_pod.rl.networks.distributions import log_probability
+from finrl_pod.rl.networks.distributions import GAUSSIAN
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.types import EnvStep, Observation
 from tests.markets import random_market
@@ -93,7 +93,7 @@ def test_actions_are_samples_of_the_policy(parts: list[tuple[Learner, Recorder, 
         with torch.no_grad():
             mean, log_std = learner.algorithm.act(rollout.bar[h], rollout.account[h])
         valid = learner.algorithm.valid_scores(rollout.bar[h])
-        density = log_probability(rollout.action[h], mean, log_std, valid)
+        density = GAUSSIAN.log_probability(rollout.action[h], mean, log_std, valid)
         torch.testing.assert_close(rollout.log_probability[h], density)
     noise = rollout.action[0] - mean
     assert noise.std() > 0.5

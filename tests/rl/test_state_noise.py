@@ -14,7 +14,7 @@ from finrl_pod_envs.trading_envs import make_env
 from finrl_pod.errors import ConfigError
 from finrl_pod.random import MemberGenerators, generator, generators
 from finrl_pod.rl.algorithms.ppo import PPO
-from finrl_pod.rl.networks.distributions import entropy, log_probability
+from finrl_pod.rl.networks.distributions import GAUSSIAN
 from finrl_pod.rl.networks.policies import PolicyInit, PolicySpec
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
 from finrl_pod.rl.optimisation.optimiser import Parameters
@@ -49,9 +49,9 @@ def test_actions_log_prob_entropy_and_gradients_match_stable_baselines3() -> Non
     with torch.no_grad():
         action, log_prob = policy.sample(parameters.views, no_features, rows, matrices)
     mean, log_std = policy.decide(parameters.views, no_features, rows, None)
-    ours = log_probability(action, mean, log_std)
+    ours = GAUSSIAN.log_probability(action, mean, log_std)
     torch.testing.assert_close(ours.detach(), log_prob)
-    gradient = parameters.gradient((ours.sum() + entropy(log_std, SIZE).sum()), partial=True)
+    gradient = parameters.gradient((ours.sum() + GAUSSIAN.entropy(mean, log_std).sum()), partial=True)
     for p in range(P):
         theirs = StateDependentNoiseDistribution(SIZE)
         views = {name: x.detach()[p].clone().requires_grad_() for name, x in parameters.views.items()}
@@ -65,7 +65,7 @@ def test_actions_log_prob_entropy_and_gradients_match_stable_baselines3() -> Non
         torch.testing.assert_close(ours[p, :, 0].detach(), expected.detach())
         spread = theirs.entropy()
         assert spread is not None
-        torch.testing.assert_close(entropy(log_std, SIZE)[p].detach(), spread.mean().detach())
+        torch.testing.assert_close(GAUSSIAN.entropy(mean, log_std)[p].detach(), spread.mean().detach())
         (expected.sum() + spread.mean()).backward()
         for name, part in parameters.views_of(gradient).items():
             slope = views[name].grad

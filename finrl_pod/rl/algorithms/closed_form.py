@@ -63,7 +63,7 @@ class ClosedForm(Algorithm):
         return mean.reshape(p, -1, mean.shape[-1])
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: view.detach() for name, view in self.parameters.views.items()}
+        return self.parameters.detached()
 
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return self.parameters.member(p), {}

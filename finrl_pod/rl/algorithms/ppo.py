@@ -408,8 +408,7 @@ class PPO(TrainedAlgorithm):
         return None if self.regularisers is None else self.regularisers.h_term
 
     def weights(self) -> dict[str, Tensor]:
-        statistics = self.running.weights() if self.running else {}
-        return {**{name: view.detach() for name, view in self.parameters.views.items()}, **statistics}
+        return {**self.parameters.detached(), **(self.running.weights() if self.running else {})}
 
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         rest = {**self.optimiser.member(p), "reward_scale": self.reward_scale[p].cpu().clone()}

@@ -17,14 +17,13 @@ from typing import Any, NamedTuple
 import torch
 
 from finrl_pod.rl.fused import device_operations as ops
-from finrl_pod.rl.networks.distributions import Gaussian, valid_scores
+from finrl_pod.rl.networks.distributions import GAUSSIAN, valid_scores
 from finrl_pod.rl.networks.encoder import mean_over_assets, weighted_codes
 from finrl_pod.rl.networks.layers import affine, product
 from finrl_pod.rl.networks.policies import EquivariantPolicy, MlpPolicy, Policy
 from finrl_pod.rl.optimisation.optimiser import Adam, Parameters
 from finrl_pod.types import Tensor
 
-GAUSSIAN = Gaussian()
 TABLE_REPEATS = 2  # with so many items a row of the market table, the table is encoded instead of every item
 
 

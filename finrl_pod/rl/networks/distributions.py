@@ -4,10 +4,11 @@ Scores of assets that cannot be traded have no effect, so they are left out of d
 `valid` [P, ..., D] bool marks the scores that count, None if all do (see `valid_scores`).
 """
 
+# ruff: noqa: ARG002 (arguments of the interface)
+
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import torch
 
@@ -24,11 +25,6 @@ def _spread(log_std: Tensor, mean: Tensor) -> Tensor:
     return log_std.view(log_std.shape[0], *([1] * (mean.dim() - 2)), log_std.shape[1])
 
 
-def sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-    """Sample mean + std * noise: mean, noise [P, ..., D]."""
-    return mean + _spread(log_std, mean).exp() * noise
-
-
 def valid_scores(tradable: Tensor | None, action_size: int) -> Tensor | None:
     """Scores that count [P, K, 1, D] for tradable assets [P, K, N]; cash, if it has a score, always does."""
     if tradable is None:
@@ -39,25 +35,43 @@ def valid_scores(tradable: Tensor | None, action_size: int) -> Tensor | None:
     return torch.cat([tradable.new_ones(p, k, action_size - n), tradable], -1).unsqueeze(2)
 
 
-def log_probability(action: Tensor, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
-    """Log-density of a diagonal Gaussian, summed over the valid of D: [P, ...]."""
-    spread = _spread(log_std, mean)
-    deviation = (action - mean) * (-spread).exp()
-    if valid is not None:
-        each = 0.5 * deviation.square() + (spread + HALF_LOG_2PI)
-        return -torch.where(valid, each, 0.0).sum(-1)
-    each = -0.5 * deviation.square().sum(-1)
-    constant = _width(log_std, mean.shape[-1]) + HALF_LOG_2PI * mean.shape[-1]
-    return each - constant.view(-1, *([1] * (each.dim() - 1))) if log_std.dim() == 2 else each - constant
+class Gaussian:
+    """N(mean, exp(log_std)^2): a distribution of actions [P, ..., D].
 
+    mean: output of the last policy layer, [P, ..., D]; log_std: [P, D or 1] or [P, ..., D].
+    """
 
-def entropy(log_std: Tensor, size: int, valid: Tensor | None = None) -> Tensor:
-    """Differential entropy of the valid of D = size scores, summed: [P]; averaged over states."""
-    if valid is not None:
-        each = torch.where(valid, _spread(log_std, valid) + (0.5 + HALF_LOG_2PI), 0.0)  # [P, ..., D]
-        return each.sum(-1).flatten(1).mean(1)
-    width = _width(log_std, size)
-    return (width if width.dim() == 1 else width.flatten(1).mean(1)) + (0.5 + HALF_LOG_2PI) * size
+    def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Tensor:
+        """Noise for `sample` in H steps, shape [H, ...] for each member: [H, P, ...]. Standard normal."""
+        return source.normal(shape, dtype, dim=1)
+
+    def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
+        """Actions sampled with `noise`."""
+        return mean + _spread(log_std, mean).exp() * noise
+
+    def log_probability(self, action: Tensor, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Log-density [P, ...] of actions, summed over the valid of D."""
+        spread = _spread(log_std, mean)
+        deviation = (action - mean) * (-spread).exp()
+        if valid is not None:
+            each = 0.5 * deviation.square() + (spread + HALF_LOG_2PI)
+            return -torch.where(valid, each, 0.0).sum(-1)
+        each = -0.5 * deviation.square().sum(-1)
+        constant = _width(log_std, mean.shape[-1]) + HALF_LOG_2PI * mean.shape[-1]
+        return each - constant.view(-1, *([1] * (each.dim() - 1))) if log_std.dim() == 2 else each - constant
+
+    def entropy(self, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Differential entropy [P], summed over the valid of D and averaged over states."""
+        if valid is not None:
+            each = torch.where(valid, _spread(log_std, valid) + (0.5 + HALF_LOG_2PI), 0.0)  # [P, ..., D]
+            return each.sum(-1).flatten(1).mean(1)
+        size = mean.shape[-1]
+        width = _width(log_std, size)
+        return (width if width.dim() == 1 else width.flatten(1).mean(1)) + (0.5 + HALF_LOG_2PI) * size
+
+    def best(self, mean: Tensor) -> Tensor:
+        """Actions without exploration."""
+        return mean
 
 
 def _width(log_std: Tensor, size: int) -> Tensor:
@@ -65,70 +79,20 @@ def _width(log_std: Tensor, size: int) -> Tensor:
     return log_std.sum(-1) if log_std.shape[-1] == size else log_std[..., 0] * size
 
 
-class Distribution(Protocol):
-    """mean: output of the last policy layer, [P, ..., D]; log_std: [P, D or 1] or [P, ..., D], unused if discrete."""
-
-    def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Tensor:
-        """Noise for `sample` in H steps, shape [H, ...] for each member: [H, P, ...]."""
-        ...
-
-    def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-        """Actions sampled with `noise`."""
-        ...
-
-    def log_probability(self, action: Tensor, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Log-probability [P, ...] of actions."""
-        ...
-
-    def entropy(self, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Entropy [P], averaged over states."""
-        ...
-
-    def best(self, mean: Tensor) -> Tensor:
-        """Actions without exploration."""
-        ...
-
-
-class Gaussian:
-    """N(mean, exp(log_std)^2). Actions [P, ..., D]."""
-
-    def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Tensor:
-        """Standard normal."""
-        return source.normal(shape, dtype, dim=1)
-
-    def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-        return sample(mean, log_std, noise)
-
-    def log_probability(self, action: Tensor, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
-        return log_probability(action, mean, log_std, valid)
-
-    def entropy(self, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
-        return entropy(log_std, mean.shape[-1], valid)
-
-    def best(self, mean: Tensor) -> Tensor:
-        return mean
-
-
 class Categorical:
-    """Choice c with probability softmax(mean)_c. Actions [P, ..., 1] int64."""
+    """Choice c with probability softmax(mean)_c. Actions [P, ..., 1] int64; log_std and valid are not used."""
 
     def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Tensor:
         """Gumbel noise: the argmax of logits plus noise is a softmax sample (Gumbel 1954)."""
         return -source.exponential(shape, dtype, dim=1).log()
 
-    def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:  # noqa: ARG002
+    def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
         return (mean + noise).argmax(-1, keepdim=True)
 
-    def log_probability(
-        self,
-        action: Tensor,
-        mean: Tensor,
-        log_std: Tensor,  # noqa: ARG002
-        valid: Tensor | None = None,  # noqa: ARG002
-    ) -> Tensor:
+    def log_probability(self, action: Tensor, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
         return torch.log_softmax(mean, -1).gather(-1, action).squeeze(-1)
 
-    def entropy(self, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def entropy(self, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
         log_prob = torch.log_softmax(mean, -1)
         return -(log_prob.exp() * log_prob).sum(-1).flatten(1).mean(1)
 
@@ -140,6 +104,6 @@ GAUSSIAN = Gaussian()
 CATEGORICAL = Categorical()
 
 
-def distribution_of(action: str) -> Distribution:
+def distribution_of(action: str) -> Gaussian | Categorical:
     """Distribution for a kind of action: categorical for "discrete", else Gaussian."""
     return CATEGORICAL if action == "discrete" else GAUSSIAN

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import torch
 
 from finrl_pod.random import RandomSource
-from finrl_pod.rl.networks.distributions import Gaussian, log_probability
+from finrl_pod.rl.networks.distributions import GAUSSIAN, Gaussian
 from finrl_pod.rl.networks.policies import DEFAULT_INIT, MlpPolicy, PolicyInit
 from finrl_pod.types import Tensor
 
@@ -56,7 +56,7 @@ class StateNoisePolicy(MlpPolicy):
         p, h, d = params["log_std"].shape
         matrices = params["log_std"].exp().view(p, 1, 1, h, d) * noise
         action = mean + (hidden.unsqueeze(-2) @ matrices).squeeze(-2)
-        return action, log_probability(action, mean, self._spread(params, hidden), valid)
+        return action, GAUSSIAN.log_probability(action, mean, self._spread(params, hidden), valid)
 
     def _spread(self, params: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
         """Log standard deviation of actions [P, K, A, D], from hidden [P, K, A, H]."""

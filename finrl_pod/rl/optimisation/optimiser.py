@@ -6,9 +6,9 @@ Copying a member is copying a row; masking a member is one torch.where.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 
@@ -59,6 +59,10 @@ class Parameters:
             )
         return torch.cat([grad.flatten(1) for grad in grads], 1)
 
+    def detached(self) -> dict[str, Tensor]:
+        """The tensors by name, without gradients."""
+        return {name: view.detach() for name, view in self.views.items()}
+
     def member(self, p: int) -> dict[str, Tensor]:
         """Copies of the tensors of one member on the CPU."""
         return {name: view.detach()[p].cpu().clone() for name, view in self.views.items()}
@@ -70,25 +74,28 @@ class Parameters:
             view.detach()[p].copy_(values[name])
 
 
-class Optimiser(Protocol):
-    """Gradient steps on [P, W], with state for each member. steps: [P], counts of steps taken."""
+class Optimiser(ABC):
+    """Gradient steps on [P, W]. steps: [P], counts of steps taken. state: saved tensors by name, a row per member."""
 
     steps: Tensor
+    state: dict[str, Tensor]
 
+    @abstractmethod
     def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
-        """Update `flat` [P, D] in place. learning_rate: [P]; active: [P] bool, members that move (None: all)."""
-        ...
+        """Update `flat` [P, W] in place. learning_rate: [P]; active: [P] bool, members that move (None: all)."""
 
     def member(self, p: int) -> dict[str, Tensor]:
         """Copies of the state of one member on the CPU."""
-        ...
+        return {name: x[p].cpu().clone() for name, x in self.state.items()}
 
+    @torch.no_grad()
     def load(self, p: int, values: Mapping[str, Tensor]) -> None:
         """Overwrite the state of one member."""
-        ...
+        for name, x in self.state.items():
+            x[p].copy_(values[name])
 
 
-class Adam:
+class Adam(Optimiser):
     """Adam (Kingma and Ba 2015) on [P, D] with a learning rate and a step count for each member."""
 
     def __init__(self, like: Tensor, epsilon: float = ADAM_EPSILON) -> None:
@@ -96,10 +103,10 @@ class Adam:
         self.first = torch.zeros_like(like)
         self.second = torch.zeros_like(like)
         self.steps = torch.zeros(like.shape[0], dtype=like.dtype, device=like.device)
+        self.state = {"first": self.first, "second": self.second, "steps": self.steps}
 
     @torch.no_grad()
     def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
-        """Update `flat` [P, D] in place. learning_rate: [P]; active: [P] bool, members that move (None: all)."""
         self.steps += 1 if active is None else active
         count = self.steps.clamp(min=1)
         rate = learning_rate / (1 - ADAM_DECAY_1**count)
@@ -115,28 +122,6 @@ class Adam:
         # Inactive members may hold NaN, so select instead of multiplying by zero.
         for tensor, new_flat in ((self.first, first), (self.second, second), (flat, flat - change)):
             tensor.copy_(torch.where(moves.unsqueeze(1), new_flat, tensor))
-
-    def member(self, p: int) -> dict[str, Tensor]:
-        """Copies of the state of one member on the CPU."""
-        return {
-            "first": self.first[p].cpu().clone(),
-            "second": self.second[p].cpu().clone(),
-            "steps": self.steps[p].cpu().clone(),
-        }
-
-    @torch.no_grad()
-    def load(self, p: int, values: Mapping[str, Tensor]) -> None:
-        """Overwrite the state of one member."""
-        self.first[p].copy_(values["first"])
-        self.second[p].copy_(values["second"])
-        self.steps[p].copy_(values["steps"])
-
-    @torch.no_grad()
-    def reset(self, p: int) -> None:
-        """Reset the moments of one member."""
-        self.first[p].zero_()
-        self.second[p].zero_()
-        self.steps[p].zero_()
 
 
 class WeightDecay:
@@ -174,33 +159,24 @@ class WeightDecay:
             self._flat.sub_(rates * self._decays * (before - self._anchor))
 
 
-class RMSprop:
+class RMSprop(Optimiser):
     """RMSprop (Tieleman and Hinton 2012) on [P, W] as published with A2C: no momentum, decay 0.99."""
 
     DECAY = 0.99
 
     def __init__(self, like: Tensor, epsilon: float) -> None:
         self.square = torch.zeros_like(like)
+        self.state = {"square": self.square}
         self.epsilon = epsilon
         self.steps = torch.zeros(like.shape[0], dtype=like.dtype, device=like.device)  # of this process, for the decay
 
     @torch.no_grad()
     def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
-        """Update `flat` [P, W] in place, see `Adam.step`."""
         self.steps += 1 if active is None else active
         square = (self.square * self.DECAY).addcmul(gradient, gradient, value=1 - self.DECAY)
         new_flat = flat - learning_rate.unsqueeze(1) * gradient / (square.sqrt() + self.epsilon)
         for tensor, new in ((self.square, square), (flat, new_flat)):
             tensor.copy_(new if active is None else torch.where(active.unsqueeze(1), new, tensor))
-
-    def member(self, p: int) -> dict[str, Tensor]:
-        """Copies of the state of one member on the CPU."""
-        return {"square": self.square[p].cpu().clone()}
-
-    @torch.no_grad()
-    def load(self, p: int, values: Mapping[str, Tensor]) -> None:
-        """Overwrite the state of one member."""
-        self.square[p].copy_(values["square"])
 
 
 @torch.no_grad()

@@ -40,14 +40,6 @@ class TargetNetwork:
             source = self.source.flat
         self.flat.lerp_(source, rate.unsqueeze(1))
 
-    def row(self, r: int) -> Tensor:
-        """A copy of one row on the CPU: [D]."""
-        return self.flat[r].cpu().clone()
-
-    def load(self, r: int, values: Tensor) -> None:
-        """Overwrite one row."""
-        self.flat[r].copy_(values)
-
 
 class Part(NamedTuple):
     """Parameters and their optimiser. per: rows of the parameters for each member."""
@@ -94,7 +86,7 @@ class TrainState:
 
     def detached(self, name: str) -> dict[str, Tensor]:
         """Detached parameters of a part: name -> [R, ...]."""
-        return {key: view.detach() for key, view in self.views(name).items()}
+        return self.parts[name].parameters.detached()
 
     # ------------------------------------------------------------------ steps
 
@@ -158,7 +150,7 @@ class TrainState:
                 state[prefix + "parameters"] = parameters.flat[row].cpu().clone()
                 state |= {prefix + key: value for key, value in optimiser.member(row).items()}
                 if name in self.targets:
-                    state[prefix + "target"] = self.targets[name].row(row)
+                    state[prefix + "target"] = self.targets[name].flat[row].cpu().clone()
         return state
 
     @torch.no_grad()
@@ -180,4 +172,4 @@ class TrainState:
                 own = {key.removeprefix(prefix): x for key, x in state.items() if key.startswith(prefix)}
                 optimiser.load(row, own)
                 if name in self.targets:
-                    self.targets[name].load(row, own["target"])
+                    self.targets[name].flat[row].copy_(own["target"])
