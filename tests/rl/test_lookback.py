@@ -133,7 +133,7 @@ def test_the_convolution_is_a_stack_of_torchs_dilated_convolutions() -> None:
 
 
 def test_the_recurrence_is_torchs_gru() -> None:
-    recurrence = GatedRecurrence(F + 1, C)
+    recurrence = GatedRecurrence(F + 1, L, C)
     params = recurrence.init(torch.Generator().manual_seed(1), DOUBLE)
     windows = draw(1, 6, L, N, F + 1)
     windows[..., -1] = 1.0

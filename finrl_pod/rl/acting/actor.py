@@ -5,7 +5,6 @@ Used by the scores of a tournament, backtests and paper trading, outside any env
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import torch
@@ -13,6 +12,7 @@ import torch
 from finrl_pod.market.actions import choice_scores, choices_as_weights, scores_to_weights, trades_as_weights
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.networks.distributions import distribution_of
+from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.lookback import make_lookback_encoder
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy
 from finrl_pod.rl.optimisation.normalisation import MEAN, VARIANCE, normalised
@@ -25,9 +25,7 @@ class Actor(Protocol):
 
     spec: PolicySpec
 
-    def action(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> Tensor:
+    def action(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """Actions [P, K, A, D] without exploration, as the environment takes them.
 
         features: [P, K, N, F]; account: [P, K, A, 1 + N]; tradable: [P, K, N] bool, None if all assets are. With an
@@ -44,9 +42,7 @@ class MeanActor:
         self.policy = make_policy(spec)
         self.encoder = make_lookback_encoder(spec)
 
-    def action(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> Tensor:
+    def action(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """[P, K, A, D] scores, or choices [P, K, A, 1]."""
         if MEAN in params:  # trained on rows normalised by running statistics
             account = normalised(account, params[MEAN], params[VARIANCE]).to(account.dtype)
@@ -73,7 +69,7 @@ class DecisionInputs(NamedTuple):
 @torch.no_grad()
 def target_weights(
     actor: Actor,
-    params: Mapping[str, Tensor],
+    params: Params,
     inputs: DecisionInputs,
     equity: Tensor,
     prices: Tensor,
@@ -99,7 +95,7 @@ def target_weights(
 
 
 @torch.no_grad()
-def tilt_scores(actor: Actor, params: Mapping[str, Tensor], inputs: DecisionInputs, rules: EnvironmentConfig) -> Tensor:
+def tilt_scores(actor: Actor, params: Params, inputs: DecisionInputs, rules: EnvironmentConfig) -> Tensor:
     """Scores [P, N] float64 of P members trained under a mandate."""
     if rules.kind == "discrete":
         return choice_scores(choices(actor, params, inputs, rules), inputs.holdings.shape[-1])
@@ -107,13 +103,13 @@ def tilt_scores(actor: Actor, params: Mapping[str, Tensor], inputs: DecisionInpu
 
 
 @torch.no_grad()
-def choices(actor: Actor, params: Mapping[str, Tensor], inputs: DecisionInputs, rules: EnvironmentConfig) -> Tensor:
+def choices(actor: Actor, params: Params, inputs: DecisionInputs, rules: EnvironmentConfig) -> Tensor:
     """Choices [P] int64 of P members of one actor with discrete actions."""
     assert rules.kind == "discrete"
     return _action(actor, params, inputs).view(len(inputs.holdings))
 
 
-def _action(actor: Actor, params: Mapping[str, Tensor], inputs: DecisionInputs, unit: Tensor | None = None) -> Tensor:
+def _action(actor: Actor, params: Params, inputs: DecisionInputs, unit: Tensor | None = None) -> Tensor:
     """Actions of the members, each for its own account. unit: [P], scale of the observed weights of equity, or None."""
     features, tradable, holdings, extras = inputs
     p = len(holdings)

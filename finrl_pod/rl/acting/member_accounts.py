@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +16,7 @@ from finrl_pod.market.mandate import MandateAccounts, MandateTable, active_manda
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.rl.acting.actor import Actor, DecisionInputs, target_weights, tilt_scores
+from finrl_pod.rl.networks.layers import Params
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import MarketTensor, Tensor
 
@@ -25,7 +25,7 @@ NO_METRICS = dict.fromkeys(METRIC_NAMES, math.nan)
 
 def run_members(
     actor: Actor,
-    params: Mapping[str, Tensor],
+    params: Params,
     market: MarketTensor,
     config: EnvironmentConfig,
     first: int,

@@ -9,6 +9,7 @@ import torch
 
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.fused.actor_critic_update import ActorCriticKernel, EnsembleRules, make_actor_critic_kernel
+from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.observation_adapter import ModelInput, action_scale, repeat
 from finrl_pod.rl.networks.off_policy_networks import (
     BoundedActor,
@@ -96,7 +97,7 @@ class ActorCritic(OffPolicy):
 
     # ------------------------------------------------------------------ values
 
-    def values(self, params: Mapping[str, Tensor], obs: ModelInput, action: Tensor, critics: int) -> Tensor:
+    def values(self, params: Params, obs: ModelInput, action: Tensor, critics: int) -> Tensor:
         """Values [P, M, K, A] of actions [P, K, A, D] by each of M critics."""
         effect = repeat(self.adapter.effect(action, obs), critics)
         out = self.critic.forward(params, obs.copies(critics), effect)

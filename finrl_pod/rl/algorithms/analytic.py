@@ -28,6 +28,7 @@ from finrl_pod.rl.algorithms.base import (
     spread_of_rewards,
 )
 from finrl_pod.rl.experience.rollout import RolloutCollector
+from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.lookback import PolicyInputs
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy, with_start
 from finrl_pod.rl.optimisation.optimiser import CRITIC_PREFIXES
@@ -137,7 +138,7 @@ class DifferentiableAlgorithm(TrainStateAlgorithm):
         done = terminations | torch.stack(truncated)
         return Trajectory(torch.stack(bars), accounts, torch.stack(rewards), terminations, done, next_accounts)
 
-    def _mean(self, views: Mapping[str, Tensor], bar: Tensor, account: Tensor) -> Tensor:
+    def _mean(self, views: Params, bar: Tensor, account: Tensor) -> Tensor:
         """Scores [P, K, A, D] without noise, for bars [P, K] and accounts [P, K, A, 1 + N]."""
         features, tradable = self.inputs.of_actor(views, bar)
         return self.policy.mean(views, features, account, tradable)

@@ -9,6 +9,7 @@ import torch
 
 from finrl_pod.rl.algorithms.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
+from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import TD3Config
@@ -29,7 +30,7 @@ class DDPG(ActorCritic):
         std = self.settings["exploration_noise"].view(-1, 1, 1, 1)
         return (action + std * self._noise(action.shape[1])).clamp(-1, 1)
 
-    def _action(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
+    def _action(self, params: Params, obs: ModelInput) -> Tensor:
         return torch.tanh(self.network.forward(params, obs)[0])
 
     def next_action(self, obs: ModelInput, noise: Tensor) -> Tensor:  # noqa: ARG002  used by TD3

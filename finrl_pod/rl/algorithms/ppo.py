@@ -30,6 +30,7 @@ from finrl_pod.rl.experience.rollout import Rollout, RolloutCollector, as_pair, 
 from finrl_pod.rl.fused.device_policy import DevicePolicy, make_device_policy
 from finrl_pod.rl.fused.policy_kernel import PolicyKernel, make_policy_kernel
 from finrl_pod.rl.networks.distributions import distribution_of, valid_scores
+from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.lookback import PolicyInputs
 from finrl_pod.rl.networks.policies import Policy, PolicyInit, PolicySpec, make_policy, with_start
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
@@ -349,12 +350,12 @@ class PPO(TrainedAlgorithm):
             return self._kernel.mean(bar, account.to(self.account_dtype)), views["log_std"]
         return self._decide(views, bar, account.to(self.dtype))
 
-    def _decide(self, views: Mapping[str, Tensor], bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
+    def _decide(self, views: Params, bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """`act` with the given weights, differentiable."""
         features, tradable = self.inputs.of_actor(views, bar)
         return self.policy.decide(views, features, account, tradable)
 
-    def _value(self, views: Mapping[str, Tensor], bar: Tensor, account: Tensor) -> Tensor:
+    def _value(self, views: Params, bar: Tensor, account: Tensor) -> Tensor:
         """Values [P, K, A] with the given weights, differentiable."""
         features, tradable = self.inputs.of_critic(views, bar)
         return self.policy.value(views, features, account, tradable)

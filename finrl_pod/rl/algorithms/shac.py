@@ -15,6 +15,7 @@ from finrl_pod.native.device import on_device
 from finrl_pod.rl.algorithms.analytic import DifferentiableAlgorithm, Trajectory
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.experience.rollout import gae
+from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import SHACConfig
 from finrl_pod.types import Tensor
@@ -74,7 +75,7 @@ class SHAC(DifferentiableAlgorithm):
             final_account = torch.where((truncated_groups[h] & (step == h))[..., None, None], account, final_account)
         return last, self._value(views, bar, final_account.to(self.dtype))
 
-    def _value(self, views: Mapping[str, Tensor], bar: Tensor, account: Tensor) -> Tensor:
+    def _value(self, views: Params, bar: Tensor, account: Tensor) -> Tensor:
         """Values [P, K, A] for bars [P, K] and accounts [P, K, A, 1 + N]."""
         features, tradable = self.inputs.of_critic(views, bar)
         return self.policy.value(views, features, account, tradable)

@@ -16,7 +16,7 @@ from finrl_pod.protocols import MultiAgentVecEnv
 from finrl_pod.random import generators
 from finrl_pod.rl.algorithms.base import Metrics, scale_of_rewards
 from finrl_pod.rl.experience.replay import Replay
-from finrl_pod.rl.networks.layers import mlp, mlp_init
+from finrl_pod.rl.networks.layers import Params, mlp, mlp_init
 from finrl_pod.rl.optimisation.train_state import TrainState
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.multi_agent import MADDPGConfig
@@ -186,11 +186,11 @@ class MADDPG:
             return x.reshape(r, items // m, m, *x.shape[2:])
         return x.reshape(r // m, m, *x.shape[1:]).transpose(1, 2)
 
-    def _actions(self, params: Mapping[str, Tensor], own: Tensor) -> Tensor:
+    def _actions(self, params: Params, own: Tensor) -> Tensor:
         """Actions [P, B, M, D] for own observations [P, B, M, S]."""
         return torch.tanh(self._unrows(mlp(params, self._rows(own), self.layers)))
 
-    def _values(self, params: Mapping[str, Tensor], state: Tensor, own: Tensor, joint: Tensor) -> Tensor:
+    def _values(self, params: Params, state: Tensor, own: Tensor, joint: Tensor) -> Tensor:
         """Values [P, B, M] of each agent: state [P, B, C], own [P, B, M, S], joint actions [P, B, M, M, D]."""
         m = self.market.agents
         mine = joint[:, :, torch.arange(m), torch.arange(m)]  # [P, B, M, D]

@@ -19,14 +19,14 @@ Networks that do not depend on the number of assets add to the hidden units of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import torch
 
 from finrl_pod.rl.native.kernels import tanh_of_sum
-from finrl_pod.rl.networks.layers import affine, product
+from finrl_pod.rl.networks.layers import Params, affine, product
 from finrl_pod.types import Tensor
 
 InitMatrix = Callable[[int, int, float], Tensor]  # (rows, columns, gain of an orthogonal matrix) -> weights
@@ -55,7 +55,7 @@ class AssetEncoder:
         self.prefix = prefix
         self.is_fused = is_fused
 
-    def init(self, draw: InitMatrix, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, draw: InitMatrix, dtype: torch.dtype) -> Params:
         """Initial parameters of `encode` for one network."""
         tensors = {}
         for (rows, columns), (weight, bias) in zip(pairwise(self.sizes), self._layers(), strict=True):
@@ -76,7 +76,7 @@ class AssetEncoder:
             f"{self.prefix}code_b": torch.zeros(self.mixed_size, dtype=dtype),
         }
 
-    def encode(self, params: Mapping[str, Tensor], features: Tensor, tradable: Tensor | None) -> EncodedAssets:
+    def encode(self, params: Params, features: Tensor, tradable: Tensor | None) -> EncodedAssets:
         """Codes and context of features [R, K, N, F]; tradable: [R, K, N] bool, None if all assets are."""
         code = features
         for weight, bias in ((params[w], params[b]) for w, b in self._layers()):
@@ -87,7 +87,7 @@ class AssetEncoder:
                 code = torch.tanh(affine(code, weight, bias))
         return EncodedAssets(code, mean_over_assets(code, tradable))
 
-    def mix(self, params: Mapping[str, Tensor], assets: EncodedAssets) -> Tensor:
+    def mix(self, params: Params, assets: EncodedAssets) -> Tensor:
         """Codes mixed with the context: [R, K, N, S]."""
         weight = params[f"{self.prefix}code_w"]
         context_code = affine(
@@ -153,9 +153,7 @@ def split_extras(sizes: ExtraSizes, account: Tensor, assets: int) -> tuple[Tenso
     return blocks, account[..., stop : stop + sizes.extra_per_account]
 
 
-def extras_by_asset(
-    sizes: ExtraSizes, params: Mapping[str, Tensor], account: Tensor, assets: int, prefix: str = ""
-) -> Tensor:
+def extras_by_asset(sizes: ExtraSizes, params: Params, account: Tensor, assets: int, prefix: str = "") -> Tensor:
     """What the extras add to the hidden units of each asset: [P, K, A, N, S]. Only for networks with extras."""
     blocks, numbers = split_extras(sizes, account, assets)
     terms = []

@@ -14,6 +14,8 @@ import torch
 
 from finrl_pod.types import Tensor
 
+Params = Mapping[str, Tensor]  # weights of R networks by name: [R, ...]
+
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Affine layer: x [R, ..., I] @ weight [R, I, O] + bias [R, O] -> [R, ..., O]."""
@@ -49,7 +51,7 @@ def mlp_init(sizes: Sequence[int], generator: torch.Generator, dtype: torch.dtyp
     return tensors
 
 
-def mlp(params: Mapping[str, Tensor], x: Tensor, layers: int) -> Tensor:
+def mlp(params: Params, x: Tensor, layers: int) -> Tensor:
     """MLP of `layers` layers with ReLUs in between: x [R, B, I] -> [R, B, O]."""
     tensors = [params[f"{kind}{i}"] for i in range(layers) for kind in "wb"]
     out: Tensor = _Mlp.apply(x, *tensors)  # type: ignore[no-untyped-call]

@@ -12,13 +12,12 @@ code.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
 from finrl_pod.random import RandomSource
-from finrl_pod.rl.networks.layers import affine, product, uniform
+from finrl_pod.rl.networks.layers import Params, affine, product, uniform
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Tensor
 
@@ -128,18 +127,7 @@ def dropout_factors(source: RandomSource | None, size: int, rate: float, like: T
 
 
 # ---------------------------------------------------------------------- encoders
-
-
-class WindowEncoder(Protocol):
-    """A pure function of parameters and windows."""
-
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Initial tensors of one network."""
-        ...
-
-    def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
-        """Codes [R, D, N, C] of windows [R, D, L, N, I]; the last input is the mask."""
-        ...
+# `encode` returns codes [R, D, N, C] of windows [R, D, L, N, I]; the last input is the mask.
 
 
 class Convolution:
@@ -156,7 +144,7 @@ class Convolution:
         self.size = size
         self.layers = max(1, math.ceil(math.log2(lookback)))
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         tensors = {}
         for i in range(self.layers):
             inputs = 2 * (self.size if i else self.inputs)
@@ -164,7 +152,7 @@ class Convolution:
             tensors[f"b{i}"] = torch.zeros(self.size, dtype=dtype)
         return tensors
 
-    def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
+    def encode(self, params: Params, windows: Tensor) -> Tensor:
         r, d, rows, n, _ = windows.shape
         x = windows
         before = 2**self.layers - rows
@@ -183,11 +171,11 @@ class GatedRecurrence:
     The state starts at 0 and stays as it is at rows where the asset cannot be traded.
     """
 
-    def __init__(self, inputs: int, size: int) -> None:
+    def __init__(self, inputs: int, lookback: int, size: int) -> None:  # noqa: ARG002  any length
         self.inputs = inputs
         self.size = size
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         c = self.size
         return {
             "input_w": uniform(self.inputs, 3 * c, c, generator, dtype),
@@ -196,7 +184,7 @@ class GatedRecurrence:
             "state_b": uniform(1, 3 * c, c, generator, dtype)[0],
         }
 
-    def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
+    def encode(self, params: Params, windows: Tensor) -> Tensor:
         r, d, rows, n, _ = windows.shape
         x = windows.transpose(1, 2).reshape(r, rows, d * n, self.inputs)
         gates = affine(x, params["input_w"], params["input_b"])  # [R, L, D N, 3 C]: reset, update, candidate
@@ -226,7 +214,7 @@ class Attention:
         self.size = size
         self.heads = math.gcd(MAX_HEADS, size)
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         i = self.inputs
         c = self.size
         return {
@@ -239,7 +227,7 @@ class Attention:
             "last_b": torch.zeros(c, dtype=dtype),
         }
 
-    def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
+    def encode(self, params: Params, windows: Tensor) -> Tensor:
         r, d, rows, n, i = windows.shape
         h = self.heads
         c = self.size // self.heads
@@ -270,24 +258,22 @@ class LookbackEncoder:
         self.prefix = f"{prefix}lookback_"
         inputs = spec.features + 1
         size = spec.encoder_size
-        kinds: Mapping[str, WindowEncoder] = {
-            "convolution": Convolution(inputs, spec.lookback, size),
-            "gru": GatedRecurrence(inputs, size),
-            "attention": Attention(inputs, spec.lookback, size),
+        kinds: dict[str, type[Convolution] | type[GatedRecurrence] | type[Attention]] = {
+            "convolution": Convolution,
+            "gru": GatedRecurrence,
+            "attention": Attention,
         }
-        self.encoder = kinds[spec.encoder]
+        self.encoder = kinds[spec.encoder](inputs, spec.lookback, size)
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         """Initial tensors of one network."""
         return {f"{self.prefix}{name}": x for name, x in self.encoder.init(generator, dtype).items()}
 
-    def join(self, params: Mapping[str, Tensor], features: Tensor, past: PastRows) -> Tensor:
+    def join(self, params: Params, features: Tensor, past: PastRows) -> Tensor:
         """Features [R, K, N, F] of the decision bars, with the codes of their windows: [R, K, N, F + C]."""
         return torch.cat([features, past.of_items(self.codes(params, past))], -1)
 
-    def join_windows(
-        self, params: Mapping[str, Tensor], features: Tensor, tradable: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def join_windows(self, params: Params, features: Tensor, tradable: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """`join`, and the mask [R, K, N], for windows of B <= L rows.
 
         features: [R, K, B, N, F]; tradable: [R, K, B, N] bool or None.
@@ -295,7 +281,7 @@ class LookbackEncoder:
         past = past_of_windows(features, tradable, self.spec.lookback)
         return self.join(params, features[:, :, -1], past), None if tradable is None else tradable[:, :, -1]
 
-    def codes(self, params: Mapping[str, Tensor], past: PastRows) -> Tensor:
+    def codes(self, params: Params, past: PastRows) -> Tensor:
         """Codes of the distinct windows [R, D, N, C]."""
         own = {name.removeprefix(self.prefix): x for name, x in params.items() if name.startswith(self.prefix)}
         networks, count = past.starts.shape
@@ -336,7 +322,7 @@ class PolicyInputs:
         """Whether codes stand beside the features."""
         return self._table is not None
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         """Initial parameters of the encoders of one member."""
         return {
             name: x for each in self._encoders if each is not None for name, x in each.init(generator, dtype).items()
@@ -351,17 +337,15 @@ class PolicyInputs:
         """Rows of the table for bars [P, K]: features [P, K, N, F] and the mask [P, K, N] or None."""
         return self.features[bar], None if self.tradable is None else self.tradable[bar]
 
-    def of_actor(self, params: Mapping[str, Tensor], bar: Tensor) -> tuple[Tensor, Tensor | None]:
+    def of_actor(self, params: Params, bar: Tensor) -> tuple[Tensor, Tensor | None]:
         """`rows` with the codes of the actor encoder: features [P, K, N, F + C]."""
         return self._join(self._encoders[0], params, bar)
 
-    def of_critic(self, params: Mapping[str, Tensor], bar: Tensor) -> tuple[Tensor, Tensor | None]:
+    def of_critic(self, params: Params, bar: Tensor) -> tuple[Tensor, Tensor | None]:
         """`rows` with the codes of the critic encoder: features [P, K, N, F + C]."""
         return self._join(self._encoders[1], params, bar)
 
-    def _join(
-        self, encoder: LookbackEncoder | None, params: Mapping[str, Tensor], bar: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
+    def _join(self, encoder: LookbackEncoder | None, params: Params, bar: Tensor) -> tuple[Tensor, Tensor | None]:
         features, tradable = self.rows(bar)
         if encoder is None or self._table is None:
             return features, tradable

@@ -15,6 +15,7 @@ from finrl_pod.market.actions import scores_to_weights
 from finrl_pod.market.mandate import TILT_SCALE
 from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.protocols import CentralCriticVecEnv, VecEnv
+from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.lookback import FeatureTable, LookbackEncoder, PastRows, past_of_windows
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.algorithm_configs import AgentConfig, OnPolicyConfig, TrainedAgentConfig
@@ -51,7 +52,7 @@ class ModelInput(NamedTuple):
         past = None if self.past is None else self.past.copies(count)
         return ModelInput(repeat(self.account, count), features, tradable, past)
 
-    def with_codes(self, encoder: LookbackEncoder, params: Mapping[str, Tensor]) -> ModelInput:
+    def with_codes(self, encoder: LookbackEncoder, params: Params) -> ModelInput:
         """Input whose features are joined by the codes of their windows."""
         assert self.features is not None
         assert self.past is not None

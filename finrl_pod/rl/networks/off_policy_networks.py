@@ -5,8 +5,7 @@ R = members x the networks that each has: all are one batched computation. Shape
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ from finrl_pod.rl.networks.encoder import (
     split_extras,
     weighted_codes,
 )
-from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform, uniform_init
+from finrl_pod.rl.networks.layers import Params, affine, mlp, mlp_init, product, uniform, uniform_init
 from finrl_pod.rl.networks.lookback import LookbackEncoder, make_lookback_encoder
 from finrl_pod.rl.networks.observation_adapter import ModelInput, action_scale, deployed_input, row_size
 from finrl_pod.rl.networks.policies import PolicySpec
@@ -27,42 +26,33 @@ from finrl_pod.types import Tensor
 
 
 class LookbackNetwork:
-    """A network that also reads the codes of its own encoder, beside the features."""
+    """An actor, critic or Q-network that also reads the codes of its own encoder, beside the features."""
 
     def __init__(self, inner: Any, encoder: LookbackEncoder) -> None:
         self.inner = inner
         self.encoder = encoder
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         return {**self.inner.init(generator, dtype), **self.encoder.init(generator, dtype)}
 
-    def forward(self, params: Mapping[str, Tensor], obs: ModelInput, *effect: Tensor) -> Any:
+    def forward(self, params: Params, obs: ModelInput, *effect: Tensor) -> Any:
         return self.inner.forward(params, obs.with_codes(self.encoder, params), *effect)
 
 
 # ---------------------------------------------------------------------- actors
 
 
-class ActorNetwork(Protocol):
-    """heads: 1 for an action, 2 for mean and log standard deviation; all before the tanh."""
-
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Initial tensors of one member."""
-        ...
-
-    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
-        """`heads` tensors [P, K, A, D]."""
-        ...
-
-
 class MlpActor:
-    """An MLP with ReLUs on the flat observation."""
+    """An MLP with ReLUs on the flat observation.
+
+    heads: 1 for an action, 2 for mean and log standard deviation: [P, K, A, D] each, before the tanh.
+    """
 
     def __init__(self, spec: PolicySpec, heads: int) -> None:
         self.spec = spec
         self.heads = heads
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         sizes = (row_size(self.spec), *self.spec.hidden, self.heads * self.spec.action_size)
         tensors = mlp_init(sizes, generator, dtype)
         if self.spec.starts_at_base:
@@ -71,7 +61,7 @@ class MlpActor:
             tensors[f"b{last}"].zero_()
         return tensors
 
-    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
+    def forward(self, params: Params, obs: ModelInput) -> tuple[Tensor, ...]:
         out = mlp(params, obs.flat(), len(self.spec.hidden) + 1)
         out = out.view(*obs.account.shape[:3], -1)  # [P, K, A, heads * D]
         return torch.split(out, self.spec.action_size, -1)
@@ -90,7 +80,7 @@ class EquivariantActor:
         self.heads = heads
         self.encoder = AssetEncoder(spec.inputs, spec.hidden)
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         f = self.spec.inputs
         h = self.encoder.code_size
         k = self.encoder.mixed_size
@@ -110,7 +100,7 @@ class EquivariantActor:
             tensors["cash_b"] = torch.zeros(self.heads, dtype=dtype)
         return {**tensors, **init_extras(self.spec, k, generator, dtype)}
 
-    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
+    def forward(self, params: Params, obs: ModelInput) -> tuple[Tensor, ...]:
         assert obs.features is not None
         p, k, n, _ = obs.features.shape
         a = obs.account.shape[2]
@@ -140,7 +130,7 @@ class LinearActor:
         self.spec = spec
         self.heads = heads
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:  # noqa: ARG002
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:  # noqa: ARG002
         shapes = {"linear_w": (self.spec.inputs, self.heads), "head_b": (self.heads,), "holding_w": (self.heads,)}
         if self.spec.has_cash_score:
             shapes |= {"cash_w": (self.spec.inputs, self.heads), "cash_b": (self.heads,)}
@@ -148,7 +138,7 @@ class LinearActor:
             shapes["extra_asset_w"] = (self.spec.extra_per_asset, self.heads)
         return {name: torch.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
 
-    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
+    def forward(self, params: Params, obs: ModelInput) -> tuple[Tensor, ...]:
         assert obs.features is not None
         p, k, n, _ = obs.features.shape
         a = obs.account.shape[2]
@@ -165,13 +155,16 @@ class LinearActor:
         return out.unbind(-1)
 
 
+ActorNetwork = MlpActor | EquivariantActor | LinearActor | LookbackNetwork
+
+
 def make_actor_network(spec: PolicySpec, heads: int) -> ActorNetwork:
     """The actor network of kind `spec.kind`, behind the encoder if there is one."""
-    kinds: Mapping[str, Callable[[PolicySpec, int], ActorNetwork]] = {
-        "linear": LinearActor,
-        "equivariant": EquivariantActor,
-    }
-    network = kinds.get(spec.kind, MlpActor)(spec, heads)
+    network: MlpActor | EquivariantActor | LinearActor
+    if spec.kind == "equivariant":
+        network = EquivariantActor(spec, heads)
+    else:
+        network = LinearActor(spec, heads) if spec.kind == "linear" else MlpActor(spec, heads)
     encoder = make_lookback_encoder(spec)
     return network if encoder is None else LookbackNetwork(network, encoder)
 
@@ -183,9 +176,7 @@ class BoundedActor:
         self.spec = spec
         self.network = make_actor_network(spec, heads)
 
-    def action(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> Tensor:
+    def action(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """Actions [P, K, A, D] as the environment takes them."""
         obs = deployed_input(self.spec, account, features, tradable)
         return torch.tanh(self.network.forward(params, obs)[0]) * action_scale(self.spec.action)
@@ -215,33 +206,21 @@ def draw_subsets(source: RandomSource, critics: int, size: int) -> Tensor:
     return source.permutation(critics)[:, :size]
 
 
-class CriticNetwork(Protocol):
-    """A pure function of parameters, the observation and the effect of an action."""
-
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Initial tensors of one critic."""
-        ...
-
-    def forward(self, params: Mapping[str, Tensor], obs: ModelInput, effect: Tensor) -> Tensor:
-        """Values [R, K, A] of effects [R, K, A, D]."""
-        ...
-
-
 def effect_size(spec: PolicySpec) -> int:
     """Size of the effect of an action, the input of a critic: target weights without cash, else the action itself."""
     return spec.assets if spec.acts_with_weights else spec.action_size
 
 
 class MlpCritic:
-    """An MLP with ReLUs on the flat observation and the effect of the action."""
+    """An MLP with ReLUs on the flat observation and the effect of the action: values [R, K, A]."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         return mlp_init((row_size(self.spec) + effect_size(self.spec), *self.spec.hidden, 1), generator, dtype)
 
-    def forward(self, params: Mapping[str, Tensor], obs: ModelInput, effect: Tensor) -> Tensor:
+    def forward(self, params: Params, obs: ModelInput, effect: Tensor) -> Tensor:
         r, k, a, d = effect.shape
         x = torch.cat([obs.flat(), effect.reshape(r, k * a, d)], -1)  # [R, K * A, S + D]
         return mlp(params, x, len(self.spec.hidden) + 1).view(r, k, a)
@@ -260,7 +239,7 @@ class EquivariantCritic:
         self.spec = spec
         self.encoder = AssetEncoder(spec.inputs, spec.hidden)
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         f = self.spec.inputs
         h = self.encoder.code_size
         k = self.encoder.mixed_size
@@ -275,7 +254,7 @@ class EquivariantCritic:
             "linear_w": torch.zeros(f, 1, dtype=dtype),
         }
 
-    def forward(self, params: Mapping[str, Tensor], obs: ModelInput, effect: Tensor) -> Tensor:
+    def forward(self, params: Params, obs: ModelInput, effect: Tensor) -> Tensor:
         assert obs.features is not None
         r, k, a, n = effect.shape
         holdings = obs.account[..., 1 : 1 + n]  # [R, K, A, N]
@@ -297,7 +276,7 @@ class EquivariantCritic:
         return value.squeeze(-1) + (effect * linear).sum(-1)
 
 
-def make_critic(spec: PolicySpec) -> CriticNetwork:
+def make_critic(spec: PolicySpec) -> MlpCritic | EquivariantCritic | LookbackNetwork:
     """The critic network for policies of kind `spec.kind`; a linear policy has an equivariant one."""
     network = MlpCritic(spec) if spec.kind == "mlp" else EquivariantCritic(spec)
     encoder = make_lookback_encoder(spec)
@@ -305,18 +284,6 @@ def make_critic(spec: PolicySpec) -> CriticNetwork:
 
 
 # ---------------------------------------------------------------------- Q-networks
-
-
-class QNetwork(Protocol):
-    """A pure function of parameters and the observation."""
-
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Initial tensors of one member."""
-        ...
-
-    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
-        """Values [P, K, A, C] of the C actions."""
-        ...
 
 
 def dueling_values(value: Tensor, advantages: Tensor) -> Tensor:
@@ -328,18 +295,21 @@ def dueling_values(value: Tensor, advantages: Tensor) -> Tensor:
 
 
 class MlpQ:
-    """An MLP with ReLUs on the flat observation; with `dueling` its last layer gives a value and advantages."""
+    """An MLP with ReLUs on the flat observation: values [P, K, A, C] of the C actions.
+
+    With `dueling` its last layer gives a value and advantages.
+    """
 
     def __init__(self, spec: PolicySpec, *, dueling: bool) -> None:
         self.spec = spec
         self.dueling = dueling
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         return mlp_init(
             (row_size(self.spec), *self.spec.hidden, self.spec.action_size + self.dueling), generator, dtype
         )
 
-    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
+    def forward(self, params: Params, obs: ModelInput) -> Tensor:
         out = mlp(params, obs.flat(), len(self.spec.hidden) + 1).view(*obs.account.shape[:3], -1)
         return dueling_values(out[..., :1], out[..., 1:]) if self.dueling else out
 
@@ -356,7 +326,7 @@ class EquivariantQ:
         self.dueling = dueling
         self.encoder = AssetEncoder(spec.inputs, spec.hidden)
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         f = self.spec.inputs
         h = self.encoder.code_size
         k = self.encoder.mixed_size
@@ -378,7 +348,7 @@ class EquivariantQ:
             **init_extras(self.spec, k, generator, dtype),
         }
 
-    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
+    def forward(self, params: Params, obs: ModelInput) -> Tensor:
         assert obs.features is not None
         p, k, n, _ = obs.features.shape
         a = obs.account.shape[2]
@@ -402,7 +372,7 @@ class EquivariantQ:
         return dueling_values(state[..., :1], advantages) if self.dueling else state[..., :1] + advantages
 
 
-def make_q_network(spec: PolicySpec, *, dueling: bool) -> QNetwork:
+def make_q_network(spec: PolicySpec, *, dueling: bool) -> MlpQ | EquivariantQ | LookbackNetwork:
     """The Q-network of kind `spec.kind`, behind the encoder if there is one."""
     network = (EquivariantQ if spec.kind == "equivariant" else MlpQ)(spec, dueling=dueling)
     encoder = make_lookback_encoder(spec)
@@ -416,9 +386,7 @@ class GreedyActor:
         self.spec = spec
         self.network = make_q_network(spec, dueling=dueling)
 
-    def action(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> Tensor:
+    def action(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """Actions [P, K, A, 1] int64."""
         return self.network.forward(params, deployed_input(self.spec, account, features, tradable)).argmax(
             -1, keepdim=True

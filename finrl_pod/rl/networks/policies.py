@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
@@ -27,7 +27,7 @@ from finrl_pod.rl.networks.encoder import (
     split_extras,
     weighted_codes,
 )
-from finrl_pod.rl.networks.layers import affine, product, uniform
+from finrl_pod.rl.networks.layers import Params, affine, product, uniform
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import check_name, custom_object, custom_part_hint, unpinned
 
@@ -120,36 +120,34 @@ class Policy(ABC):
     width: size of the widest layer for one account.
     """
 
-    spec: PolicySpec
-    width: int
+    def __init__(self, spec: PolicySpec) -> None:
+        """spec: numbers of assets, features and actions, and the sizes of hidden layers."""
+        self.spec = spec
+        self.width = max(spec.hidden, default=0) + spec.assets + 1
 
     @abstractmethod
-    def init(
-        self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
-    ) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> Params:
         """Initial tensors of one member."""
 
     @abstractmethod
-    def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+    def mean(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """Mean scores [P, K, A, D]; account: [P, K, A, own]; tradable: [P, K, N] bool or None.
 
         features: [P, K, N, F], or [P, K, N, F + C] with the codes of an encoder.
         """
 
     @abstractmethod
-    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+    def value(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """Values [P, K, A], arguments as in `mean`."""
 
     def decide(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+        self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Mean scores and their log standard deviation [P, D or 1] or [P, K, A, D]; [P, 0] if actions are discrete."""
         mean = self.mean(params, features, account, tradable)
         return mean, log_std_of(params, mean)
 
-    def forward(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> PolicyOutput:
+    def forward(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> PolicyOutput:
         """Mean scores, their log standard deviation, and values."""
         mean, log_std = self.decide(params, features, account, tradable)
         return PolicyOutput(mean, log_std, self.value(params, features, account, tradable))
@@ -164,18 +162,11 @@ class BasePolicy(Policy):
 
     discrete: ClassVar[bool] = False
 
-    def __init__(self, spec: PolicySpec) -> None:
-        """spec: numbers of assets, features and actions, and the sizes of hidden layers."""
-        self.spec = spec
-        self.width = max(spec.hidden) + spec.assets + 1
-
     @abstractmethod
     def weights(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Initial weights of one member by name, float32, drawn from the generator. Weight decay acts on `w`, `*_w`."""
 
-    def init(
-        self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
-    ) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> Params:
         tensors = {name: weight.to(dtype) for name, weight in self.weights(generator).items()}
         if self.spec.action != "discrete":
             tensors["log_std"] = torch.full((self.spec.action_size,), start.log_std, dtype=dtype)
@@ -204,14 +195,11 @@ class EquivariantPolicy(Policy):
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec = spec
-        self.width = max(spec.hidden) + spec.assets + 1
+        super().__init__(spec)
         self.encoder = AssetEncoder(spec.inputs, spec.hidden, is_fused=True)
         self.value_encoder = AssetEncoder(spec.inputs, spec.hidden, prefix="value_", is_fused=True)
 
-    def init(
-        self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
-    ) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> Params:
         f = self.spec.inputs
         h = self.encoder.code_size
         k = self.encoder.mixed_size
@@ -246,7 +234,7 @@ class EquivariantPolicy(Policy):
             **init_extras(self.spec, k, generator, dtype, prefix="value_"),
         }
 
-    def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+    def mean(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         p, k, n, _ = features.shape
         a = account.shape[2]
         relative = account[..., 1 : 1 + n] * n  # [P, K, A, N], in units of an equal share
@@ -265,7 +253,7 @@ class EquivariantPolicy(Policy):
             scores = torch.cat([cash.expand(p, k, a, 1), scores], -1)
         return _with_inertia(scores, account, params) if self.spec.action == "softmax" else scores
 
-    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+    def value(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """Values [P, K, A] from the context of the market and the encoded assets summed with the holdings."""
         p, k = features.shape[:2]
         a = account.shape[2]
@@ -293,12 +281,10 @@ class LinearPolicy(Policy):
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec = spec
+        super().__init__(spec)
         self.width = spec.inputs + spec.assets + 1
 
-    def init(
-        self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
-    ) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> Params:
         f = self.spec.inputs
         tensors = {
             "linear_w": torch.zeros(f, dtype=dtype),
@@ -317,7 +303,7 @@ class LinearPolicy(Policy):
             tensors["cash_b"] = torch.zeros(1, dtype=dtype)
         return tensors
 
-    def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+    def mean(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         p, k, n, _ = features.shape
         a = account.shape[2]
         linear = product(features, params["linear_w"].unsqueeze(-1))  # [P, K, N, 1]
@@ -333,7 +319,7 @@ class LinearPolicy(Policy):
             scores = torch.cat([cash.expand(p, k, a, 1), scores], -1)
         return _with_inertia(scores, account, params) if self.spec.action == "softmax" else scores
 
-    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+    def value(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """Values [P, K, A]."""
         p, k = features.shape[:2]
         a = account.shape[2]
@@ -347,7 +333,7 @@ class LinearPolicy(Policy):
         return (x * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_b"].view(p, 1, 1)
 
 
-def _with_inertia(scores: Tensor, account: Tensor, params: Mapping[str, Tensor]) -> Tensor:
+def _with_inertia(scores: Tensor, account: Tensor, params: Params) -> Tensor:
     """Scores [P, K, A, 1 + N] plus inertia times the logarithms of cash and holdings in units of 1/N."""
     size = scores.shape[-1]
     log_holdings = (account[..., :size] * (size - 1)).clamp(min=WEIGHT_FLOOR).log()
@@ -362,12 +348,10 @@ class MlpPolicy(Policy):
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec = spec
+        super().__init__(spec)
         self.width = max(spec.hidden) + spec.own
 
-    def init(
-        self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
-    ) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> Params:
         s = self.spec
         table = s.assets * s.inputs
         tensors: dict[str, Tensor] = {}
@@ -396,20 +380,20 @@ class MlpPolicy(Policy):
         return tensors
 
     # The mask is not read: features of assets that are not tradable are 0.
-    def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+    def mean(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         return self._tower("actor", params, features, account)
 
-    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+    def value(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         return self._tower("critic", params, features, account).squeeze(-1)
 
-    def _tower(self, name: str, params: Mapping[str, Tensor], features: Tensor, account: Tensor) -> Tensor:
+    def _tower(self, name: str, params: Params, features: Tensor, account: Tensor) -> Tensor:
         return self._last(name, params, self._hidden(name, params, features, account))
 
-    def _last(self, name: str, params: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
+    def _last(self, name: str, params: Params, hidden: Tensor) -> Tensor:
         last = len(self.spec.hidden)
         return affine(hidden, params[f"{name}_w{last}"], params[f"{name}_b{last}"])
 
-    def _hidden(self, name: str, params: Mapping[str, Tensor], features: Tensor, account: Tensor) -> Tensor:
+    def _hidden(self, name: str, params: Params, features: Tensor, account: Tensor) -> Tensor:
         """Output of the last hidden layer: [P, K, A, H]."""
         p, k = features.shape[:2]
         # A flat row has no table: the product over 0 features leaves the bias.
@@ -430,7 +414,7 @@ class MlpPolicy(Policy):
         return tanh_of_sum(x, base) if self.spec.activation == "tanh" else torch.relu(x + base.unsqueeze(1))
 
 
-def log_std_of(params: Mapping[str, Tensor], mean: Tensor) -> Tensor:
+def log_std_of(params: Params, mean: Tensor) -> Tensor:
     """log_std of a policy, [P, D or 1]; empty, [P, 0], if its actions are discrete."""
     return params["log_std"] if "log_std" in params else mean.new_empty(mean.shape[0], 0)
 
@@ -499,9 +483,7 @@ def make_policy(spec: PolicySpec) -> Policy:
 LINEAR = "linear_w"  # weights [F, ..] of the features in the score of an asset, in every policy that has them
 
 
-def with_start(
-    members: Sequence[dict[str, Tensor]], start: Tensor | None, scale: float = 1.0
-) -> Sequence[dict[str, Tensor]]:
+def with_start(members: Sequence[Params], start: Tensor | None, scale: float = 1.0) -> Sequence[Params]:
     """Initial tensors of P members whose scores are linear in the features, with the weights `start`.
 
     start: weights [F] for all or [P, F] for each, None for new weights. scale: an action in units of a score. Weights

@@ -10,12 +10,11 @@ While E is kept, equal states give equal actions. As in the paper, the gradient 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 
 from finrl_pod.random import RandomSource
 from finrl_pod.rl.networks.distributions import GAUSSIAN, Gaussian
+from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.policies import DEFAULT_INIT, MlpPolicy, PolicyInit
 from finrl_pod.types import Tensor
 
@@ -25,16 +24,14 @@ VARIANCE_FLOOR = 1e-6
 class StateNoisePolicy(MlpPolicy):
     """MLP policy with a matrix log_std [H, D] for each member, H units of the last hidden layer."""
 
-    def init(
-        self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
-    ) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> Params:
         tensors = super().init(generator, dtype, start)
         shape = (self.spec.hidden[-1], self.spec.action_size)
         return {**tensors, "log_std": torch.full(shape, start.log_std, dtype=dtype)}
 
     def decide(
         self,
-        params: Mapping[str, Tensor],
+        params: Params,
         features: Tensor,
         account: Tensor,
         tradable: Tensor | None,  # noqa: ARG002  features of assets that are not tradable are 0
@@ -44,7 +41,7 @@ class StateNoisePolicy(MlpPolicy):
 
     def sample(
         self,
-        params: Mapping[str, Tensor],
+        params: Params,
         features: Tensor,
         account: Tensor,
         noise: Tensor,
@@ -58,7 +55,7 @@ class StateNoisePolicy(MlpPolicy):
         action = mean + (hidden.unsqueeze(-2) @ matrices).squeeze(-2)
         return action, GAUSSIAN.log_probability(action, mean, self._spread(params, hidden), valid)
 
-    def _spread(self, params: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
+    def _spread(self, params: Params, hidden: Tensor) -> Tensor:
         """Log standard deviation of actions [P, K, A, D], from hidden [P, K, A, H]."""
         p, h, d = params["log_std"].shape
         squares = hidden.square().reshape(p, -1, h)  # [P, K A, H]
