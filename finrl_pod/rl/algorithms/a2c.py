@@ -15,7 +15,6 @@ import torch
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.algorithms.ppo import PPO, ROLLOUT_SETTINGS, explained_variance, flatten, to_items
 from finrl_pod.rl.experience.rollout import Rollout
-from finrl_pod.rl.optimisation.optimiser import clip_by_member
 from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.types import Tensor
 
@@ -40,16 +39,8 @@ class A2C(PPO):
         """One gradient step on the rollout; returns diagnostics, [P] each."""
         values, advantage, target = self._advantages(rollout)  # [H, P, G, A] each
         data = flatten(rollout, advantage, target)  # [P, I, ...] each
-        gradient, metrics = self._gradient(data)
-        if self.regularisers is not None:
-            gradient = gradient + self.regularisers.gradient(data[0], data[1], self.alive)
-        _, _, policy_loss, value_loss = metrics
-        gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
-        # A member whose loss is NaN or infinite stops here and keeps its parameters.
-        self.alive &= torch.isfinite(norm + policy_loss + value_loss)
         rate = self.settings["learning_rate"] * learning_rate_factor
-        with self._decay.after_step(self.optimiser, rate):
-            self.optimiser.step(self.parameters.flat, gradient, rate, self.alive)
+        _, _, policy_loss, value_loss, norm = self._step(data, rate, self.alive)
         return {
             "policy_loss": policy_loss,
             "value_loss": value_loss,

@@ -59,6 +59,7 @@ ENCODER_SHARE = (
 )
 ENTROPY_ITEMS = 256  # items over which the reported entropy is averaged
 MIN_VARIANCE = 1e-12
+DIAGNOSTICS = ("approx_kl", "clip_fraction", "policy_loss", "value_loss", "grad_norm")  # of a minibatch
 ADVANTAGE_EPSILON = 1e-8
 
 
@@ -94,9 +95,10 @@ class PPO(TrainedAlgorithm):
         self.optimiser: Optimiser = optimiser(self.parameters.flat, config.optimiser_epsilon)
         self._decay = WeightDecay(self.parameters, config.weight_decay, is_anchored=self.start is not None)
         self.running = RunningNormaliser(self.settings["gamma"], spec.own, self.dtype) if config.normalise else None
-        self.regularisers = Regularisers.of(
+        regularisers = Regularisers(
             config, self.settings, self.parameters, self._decide, self.valid_scores, spec, self._source
         )
+        self.regularisers = regularisers if regularisers.h_term or regularisers.diverse else None
         self._kernel = self._make_kernel()
         self.account_dtype = self._kernel.dtype if isinstance(self._kernel, DevicePolicy) else self.dtype
         self.alive = self._all_alive()
@@ -170,10 +172,10 @@ class PPO(TrainedAlgorithm):
         for permutation in permutations:
             for i in range(config.minibatches):
                 indices = permutation[:, i * size : (i + 1) * size]  # [P, M]
-                metrics, kl = self._minibatch(kernel_data, indices, active)
+                metrics = self._minibatch(kernel_data, indices, active)
                 log.append(metrics)
                 participants.append(active)
-                active = active & (kl <= self.settings["target_kl"]) & self.alive
+                active = active & (metrics[0] <= self.settings["target_kl"]) & self.alive
             if not on_device(self.device) and not bool(active.any()):
                 break
 
@@ -181,11 +183,7 @@ class PPO(TrainedAlgorithm):
         took_part = torch.stack(participants).unsqueeze(1)  # [S, 1, P]
         means = torch.where(took_part, torch.stack(log), 0.0).sum(0) / took_part.sum(0)  # [5, P]
         return {
-            "approx_kl": means[0],
-            "clip_fraction": means[1],
-            "policy_loss": means[2],
-            "value_loss": means[3],
-            "grad_norm": means[4],
+            **dict(zip(DIAGNOSTICS, means, strict=True)),
             "explained_variance": explained_variance(to_items(values), data[-1]),
             "entropy": self.entropy(data),
             "reward": rollout.reward.mean(dim=(0, 2, 3)),
@@ -252,8 +250,8 @@ class PPO(TrainedAlgorithm):
 
     # ------------------------------------------------------------------ one minibatch
 
-    def _minibatch(self, data: Sequence[Tensor], indices: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
-        """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step.
+    def _minibatch(self, data: Sequence[Tensor], indices: Tensor, active: Tensor) -> Tensor:
+        """One gradient step of the active members; returns diagnostics [5, P], the KL before the step first.
 
         data: result of `flatten` or `pack`; indices: [P, M], the items of the minibatch.
         """
@@ -261,22 +259,31 @@ class PPO(TrainedAlgorithm):
         if self._kernel is not None:
             assert isinstance(self.optimiser, Adam)
             with self._decay.after_step(self.optimiser, rate):
-                metrics = self._kernel.update(data, indices, self._step_settings, self.optimiser, active, self.alive)
-            return metrics, metrics[0]
+                return self._kernel.update(data, indices, self._step_settings, self.optimiser, active, self.alive)
         bar, account, *rest, advantage, target = (_select(x, indices) for x in data)
-        gradient, metrics = self._gradient([bar, account, *rest, _standardise(advantage), target])
+        batch = [bar, account, *rest, _standardise(advantage), target]
+        return self._step(batch, rate, active, self.settings["target_kl"])
+
+    def _step(self, batch: Sequence[Tensor], rate: Tensor, active: Tensor, target_kl: Tensor | None = None) -> Tensor:
+        """A clipped gradient step of active members [P]; returns the diagnostics of `_loss` and the norm: [5, P].
+
+        batch: items [P, M, ...] of a rollout; rate: [P]; target_kl: [P], KL above which a member does not move.
+        """
+        gradient, metrics = self._gradient(batch)
         if self.regularisers is not None:
-            gradient = gradient + self.regularisers.gradient(bar, account, self.alive)
-        kl, clip_fraction, policy_loss, value_loss = metrics
+            gradient = gradient + self.regularisers.gradient(batch[0], batch[1], self.alive)
+        kl, _, policy_loss, value_loss = metrics
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is NaN or infinite stops here and keeps its parameters. Inactive members are not judged:
         # trained alone, they would not have reached this minibatch.
         finite = torch.isfinite(norm) & torch.isfinite(policy_loss) & torch.isfinite(value_loss)
         self.alive &= finite | ~active
-        moves = active & self.alive & (kl <= self.settings["target_kl"])
+        moves = active & self.alive
+        if target_kl is not None:
+            moves = moves & (kl <= target_kl)
         with self._decay.after_step(self.optimiser, rate):
             self.optimiser.step(self.parameters.flat, gradient, rate, moves)
-        return torch.stack([kl, clip_fraction, policy_loss, value_loss, norm]), kl
+        return torch.cat([metrics, norm.unsqueeze(0)])
 
     def _gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Gradient of the loss [P, W], and the diagnostics of `_loss` [4, P], accumulated over chunks."""

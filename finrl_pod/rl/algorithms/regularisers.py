@@ -215,30 +215,10 @@ Decide = Callable[[Views, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Regularisers:
-    """Gradient of the active terms for P members; h_term: None if off; diverse: whether the bonus is on."""
+    """Gradient of the terms that are on, for P members; h_term: None if off; diverse: whether the bonus is on."""
 
     def __init__(
         self,
-        settings: dict[str, Tensor],
-        parameters: Parameters,
-        decide: Decide,
-        valid: Valid,
-        action: str,
-        h_term: HTerm | None,
-        diverse: bool,
-    ) -> None:
-        self.settings = settings
-        self.parameters = parameters
-        self.decide = decide
-        self.valid = valid
-        self.distribution = distribution_of(action)
-        self.divergence = categorical_kl if action == "discrete" else gaussian_kl
-        self.h_term = h_term
-        self.diverse = diverse
-
-    @classmethod
-    def of(
-        cls,
         config: OnPolicyConfig,
         settings: dict[str, Tensor],
         parameters: Parameters,
@@ -246,16 +226,18 @@ class Regularisers:
         valid: Valid,
         spec: PolicySpec,
         source: Callable[[str], RandomSource],
-    ) -> Regularisers | None:
-        """Terms enabled by the settings; None if there are none. source: makes random numbers for a purpose."""
-        flat = parameters.flat
-        diverse = len(flat) > 1 and bool(settings["diversity"].any())
-        h_term = None
+    ) -> None:
+        """source: makes random numbers for a purpose."""
+        self.settings = settings
+        self.parameters = parameters
+        self.decide = decide
+        self.valid = valid
+        self.distribution = distribution_of(spec.action)
+        self.divergence = categorical_kl if spec.action == "discrete" else gaussian_kl
+        self.h_term: HTerm | None = None
         if settings["h_term"].any():
-            h_term = HTerm(config, spec, source("h-term"), flat.dtype, flat.device)
-        if h_term is None and not diverse:
-            return None
-        return cls(settings, parameters, decide, valid, spec.action, h_term, diverse)
+            self.h_term = HTerm(config, spec, source("h-term"), parameters.flat.dtype, parameters.flat.device)
+        self.diverse = len(parameters.flat) > 1 and bool(settings["diversity"].any())
 
     def gradient(self, bar: Tensor, account: Tensor, alive: Tensor) -> Tensor:
         """Gradient [P, W] on states bar [P, K], account [P, K, A, 1 + N]; alive: [P] bool."""

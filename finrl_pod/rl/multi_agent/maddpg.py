@@ -13,9 +13,10 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.protocols import MultiAgentVecEnv
-from finrl_pod.random import generators
+from finrl_pod.random import MemberGenerators, generators
 from finrl_pod.rl.algorithms.base import Metrics, scale_of_rewards
 from finrl_pod.rl.experience.replay import Replay
+from finrl_pod.rl.multi_agent.views import AgentsView
 from finrl_pod.rl.networks.layers import Params, mlp, mlp_init
 from finrl_pod.rl.optimisation.train_state import TrainState
 from finrl_pod.settings.constraints import check_settings
@@ -23,6 +24,7 @@ from finrl_pod.settings.multi_agent import MADDPGConfig
 from finrl_pod.types import JointObservation, Tensor
 
 Batch = Mapping[str, Tensor]
+RATES = ("learning_rate", "tau", "max_grad_norm")  # settings of the gradient steps
 
 
 class MADDPG:
@@ -46,6 +48,7 @@ class MADDPG:
         self.seed = seed
         self.dtype = dtype
         self.shared = shared
+        self._view = AgentsView(market, shared=shared, central=False)  # rows of networks and agents
         config = self.config
         check_settings("agent.", config)
         if config.batch_size > config.buffer_size:
@@ -60,7 +63,7 @@ class MADDPG:
         action = market.action_size
         self.per = 1 if shared else m  # networks of a member
         self.layers = len(config.hidden) + 1
-        rate = {name: torch.full((p,), getattr(config, name), dtype=dtype, device=device) for name in _RATES}
+        rate = {name: torch.full((p,), getattr(config, name), dtype=dtype, device=device) for name in RATES}
         self.train_state = TrainState(rate, torch.ones(p, dtype=torch.bool, device=device), config.weight_decay)
         streams = generators(seed, market.member_ids, "initial weights")
         # The critic reads the observation of the agent and action apart too, so that one critic can serve all agents.
@@ -81,8 +84,8 @@ class MADDPG:
         self.replay = Replay(fields, p, config.buffer_size, torch.device(device))
         self.reward_scale: Tensor | None = None  # [P]
         self.samples = 0
-        self._noises = generators(seed, market.member_ids, "actions", device)
-        self._choices = generators(seed, market.member_ids, "replay", device)
+        self._noises = MemberGenerators(generators(seed, market.member_ids, "actions", device))
+        self._choices = MemberGenerators(generators(seed, market.member_ids, "replay", device))
         self._observation: JointObservation | None = None
 
     # ------------------------------------------------------------------ training
@@ -115,9 +118,9 @@ class MADDPG:
             now = self._observation
             shape = (market.envs, market.agents, market.action_size)
             if self.samples < config.learning_starts:
-                action = 2 * _stack(torch.rand, self._noises, shape, self.dtype) - 1
+                action = 2 * self._noises.uniform(shape, self.dtype) - 1
             else:
-                noise = _stack(torch.randn, self._noises, shape, self.dtype)
+                noise = self._noises.normal(shape, self.dtype)
                 action = (self.act(now) + config.exploration_noise * noise).clamp(-1, 1)
             out = market.step(action)
             items = {
@@ -161,11 +164,8 @@ class MADDPG:
 
     def _batch(self) -> Batch:
         """A batch [P, B, ...] of the buffer, rewards scaled."""
-        size = self.config.batch_size
-        indices = torch.stack(
-            [torch.randint(self.replay.count, (size,), generator=s, device=self.market.device) for s in self._choices]
-        )
-        data = {name: x[0] for name, x in self.replay.take(indices.unsqueeze(0)).items()}
+        indices = self._choices.integers(self.replay.count, (self.config.batch_size,)).unsqueeze(0)
+        data = {name: x[0] for name, x in self.replay.take(indices).items()}
         if self.reward_scale is None:
             rewards = self.replay.data["reward"][:, : self.replay.count].flatten(1)
             scale = scale_of_rewards(rewards.std(1)) if self.config.scale_rewards else torch.ones_like(rewards[:, 0])
@@ -174,29 +174,17 @@ class MADDPG:
 
     # ------------------------------------------------------------------ networks
 
-    def _rows(self, x: Tensor) -> Tensor:
-        """[P, B, M, I] -> [R, items, I]."""
-        return x.flatten(1, 2) if self.shared else x.transpose(1, 2).flatten(0, 1)
-
-    def _unrows(self, x: Tensor) -> Tensor:
-        """[R, items, I] -> [P, B, M, I]."""
-        m = self.market.agents
-        r, items = x.shape[:2]
-        if self.shared:
-            return x.reshape(r, items // m, m, *x.shape[2:])
-        return x.reshape(r // m, m, *x.shape[1:]).transpose(1, 2)
-
     def _actions(self, params: Params, own: Tensor) -> Tensor:
         """Actions [P, B, M, D] for own observations [P, B, M, S]."""
-        return torch.tanh(self._unrows(mlp(params, self._rows(own), self.layers)))
+        return torch.tanh(self._view.joint(mlp(params, self._view.by_agent(own), self.layers)))
 
     def _values(self, params: Params, state: Tensor, own: Tensor, joint: Tensor) -> Tensor:
         """Values [P, B, M] of each agent: state [P, B, C], own [P, B, M, S], joint actions [P, B, M, M, D]."""
         m = self.market.agents
         mine = joint[:, :, torch.arange(m), torch.arange(m)]  # [P, B, M, D]
         wide = state.unsqueeze(2).expand(*own.shape[:3], state.shape[-1])
-        rows = self._rows(torch.cat([wide, own, mine, joint.flatten(3)], -1))
-        return self._unrows(mlp(params, rows, self.layers)).squeeze(-1)
+        rows = self._view.by_agent(torch.cat([wide, own, mine, joint.flatten(3)], -1))
+        return self._view.joint(mlp(params, rows, self.layers)).squeeze(-1)
 
     def _loss_rows(self, loss: Tensor) -> Tensor:
         """Losses [P, B, M] averaged over the items of each network: [R]."""
@@ -213,13 +201,3 @@ class MADDPG:
     def weights(self) -> dict[str, Tensor]:
         """Weights of the actors: name -> [networks, ...]."""
         return self.train_state.detached("actor")
-
-
-_RATES = ("learning_rate", "tau", "max_grad_norm")
-
-
-def _stack(
-    draw: Callable[..., Tensor], streams: list[torch.Generator], shape: tuple[int, ...], dtype: torch.dtype
-) -> Tensor:
-    """Numbers [P, *shape], from the stream of each member."""
-    return torch.stack([draw(shape, generator=s, dtype=dtype, device=s.device) for s in streams])

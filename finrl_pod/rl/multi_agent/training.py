@@ -72,27 +72,23 @@ def train_agents(
     """
     if algorithm not in MULTI_AGENT_ALGORITHMS:
         raise ConfigError(f"--algorithm must be one of {', '.join(MULTI_AGENT_ALGORITHMS)}, got {algorithm!r}")
+    report = progress or (lambda *_: None)
     if algorithm == "maddpg":
         if config is not None and not isinstance(config, MADDPGConfig):
             raise ConfigError(f"maddpg takes a MADDPGConfig, got {type(config).__name__}")
         joint = MADDPG(market, config, shared=shared, seed=seed)
-        joint.learn(samples, lambda agent, metrics: progress(agent.samples, metrics) if progress else None)
+        joint.learn(samples, lambda agent, metrics: report(agent.samples, metrics))
         return joint
     if isinstance(config, MADDPGConfig):
         raise ConfigError(f"{algorithm} takes a PPOConfig, got {type(config).__name__}")
     if algorithm == "league":
         league = League(market, config or default_ppo(), seed=seed)
-        league.learn(samples, lambda learner, metrics: progress(learner.samples[0], metrics) if progress else None)
+        league.learn(samples, lambda learner, metrics: report(learner.samples[0], metrics))
         return league
     view = AgentsView(market, shared=shared, central=algorithm == "mappo")
     learner = Learner(view, config or default_ppo(), seed=seed)
     each = market.agents if shared else 1  # samples of the learner in a step of a market
-
-    def report(learner: Learner, metrics: Metrics) -> None:
-        if progress is not None:
-            progress(learner.samples[0] // each, metrics)
-
-    learner.learn(samples * each, callback=report)
+    learner.learn(samples * each, callback=lambda learner, metrics: report(learner.samples[0] // each, metrics))
     return LearnerPolicy(learner, view)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ from finrl_pod.memory import keep_freed_memory
 from finrl_pod.native.device import matmul_precision
 from finrl_pod.native.threads import use_threads
 from finrl_pod.protocols import ResumableVecEnv, VecEnv
-from finrl_pod.rl.algorithms.base import Algorithm, Metrics
+from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.experience.rollout import RolloutCollector
 from finrl_pod.rl.optimisation.train_state import RateFactor
@@ -30,20 +31,6 @@ from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig, Trained
 from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
 
 Callback = Callable[["Learner", Metrics], bool | None]
-
-
-class _LearnerState(NamedTuple):
-    """State of a copied or pickled learner: settings and state of the algorithm, no kernels and no captured graphs."""
-
-    env: VecEnv
-    config: AgentConfig
-    seed: int
-    hyperparameters: Sequence[Mapping[str, float]] | None
-    dtype: torch.dtype
-    start: Tensor | None
-    collector: RolloutCollector | None
-    settings: dict[str, Tensor]
-    agents: dict[str, Tensor]
 
 
 class Learner:
@@ -75,47 +62,25 @@ class Learner:
         self._hyperparameters = hyperparameters
         self._dtype = dtype
         self._start = start
-        self.algorithm = self._make_algorithm()
+        self.algorithm = make_algorithm(
+            self.config, env, seed=seed, hyperparameters=hyperparameters, dtype=dtype, start=start
+        )
         self.samples = [0] * env.members
         self._collector: RolloutCollector | None = None
         self._graph_runner: GraphedIterations | None = None
 
-    def _make_algorithm(self) -> Algorithm:
-        return make_algorithm(
-            self.config,
-            self.env,
-            seed=self.seed,
-            hyperparameters=self._hyperparameters,
-            dtype=self._dtype,
-            start=self._start,
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy or pickle has settings and state of the algorithm, no kernels and no captured graphs."""
+        make = partial(
+            Learner, seed=self.seed, hyperparameters=self._hyperparameters, dtype=self._dtype, start=self._start
         )
+        return make, (self.env, self.config), (self._collector, self.algorithm.settings, self._agents())
 
-    def __getstate__(self) -> _LearnerState:
-        return _LearnerState(
-            self.env,
-            self.config,
-            self.seed,
-            self._hyperparameters,
-            self._dtype,
-            self._start,
-            self._collector,
-            self.algorithm.settings,
-            self._agents(),
-        )
-
-    def __setstate__(self, state: _LearnerState) -> None:
-        self.env = state.env
-        self.config = state.config
-        self.seed = state.seed
-        self._hyperparameters = state.hyperparameters
-        self._dtype = state.dtype
-        self._start = state.start
-        self._collector = state.collector
-        self._graph_runner = None
-        self.algorithm = self._make_algorithm()
+    def __setstate__(self, state: tuple[RolloutCollector | None, dict[str, Tensor], dict[str, Tensor]]) -> None:
+        self._collector, settings, agents = state
         for name, column in self.algorithm.settings.items():
-            column.copy_(state.settings[name])
-        self._restore_agents(state.agents)
+            column.copy_(settings[name])
+        self._restore_agents(agents)
 
     @property
     def alive(self) -> list[bool]:
