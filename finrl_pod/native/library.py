@@ -52,12 +52,9 @@ def load(source: Path, *structures: type[ctypes.Structure]) -> ctypes.CDLL | Non
     """
     if os.environ.get(SWITCH, "1") == "0":
         return None
-    prebuilt = _open_prebuilt(source)
-    if prebuilt is not None:
-        check_layout(prebuilt, source, *structures)
-        return prebuilt
-    compiler = find_compiler()
-    library = None if compiler is None else _load_compiled(source, compiler)
+    library = _open_prebuilt(source)
+    if library is None and (compiler := find_compiler()) is not None:
+        library = _load_compiled(source, compiler)
     if library is not None:
         check_layout(library, source, *structures)
     return library
@@ -153,25 +150,18 @@ def is_prebuilt(source: Path) -> bool:
 def prebuilt_libraries(source: Path) -> list[Path]:
     """Libraries of the wheel that run on this processor, the highest level first."""
     features = _processor_features()
-    found = [
-        PREBUILT / prebuilt_name(source, level)
-        for level, level_features in LEVELS.items()
-        if level_features <= features
-    ]
-    return [library for library in found if library.exists()]
+    levels = [level for level, level_features in LEVELS.items() if level_features <= features]
+    return [path for level in levels if (path := PREBUILT / prebuilt_name(source, level)).exists()]
 
 
 def _processor_features() -> frozenset[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return frozenset()
-    return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
+    return frozenset(next((line for line in _processor_lines() if line.startswith("flags")), "").split())
 
 
 def _library_name(source: Path, compiler: str) -> str:
     """File name of a library in the cache, with the digest of everything that it depends on."""
-    return f"{source.stem}-{compilation_digest(source, *FLAGS, _version(compiler), _processor())}.so"
+    digest = compilation_digest(source, *FLAGS, _version(compiler), "".join(_processor_lines()))
+    return f"{source.stem}-{digest}.so"
 
 
 @functools.cache
@@ -183,13 +173,13 @@ def _version(compiler: str) -> str:
         return ""
 
 
-def _processor() -> str:
+def _processor_lines() -> list[str]:
     """Processor model and features; -march=native depends on them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor()
-    return "".join(line for line in lines if line.startswith(("model name", "flags")))
+        return [platform.processor()]
+    return [line for line in lines if line.startswith(("model name", "flags"))]
 
 
 # ---------------------------------------------------------------------- argument structs

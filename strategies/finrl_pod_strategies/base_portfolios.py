@@ -147,22 +147,8 @@ def _month_weights(name: str, window: Window) -> Floats | None:
 def _until(window: Window, t: int, lookback: int | None) -> Window:
     """The bars of the window up to and including t, at most `lookback` of them."""
     past = slice(0 if lookback is None else max(0, t + 1 - lookback), t + 1)
-
-    def column(values: Floats | None) -> Floats | None:
-        return None if values is None else values[past]
-
-    return replace(
-        window,
-        times=window.times[past],
-        close=window.close[past],
-        tradable=window.tradable[past],
-        open=column(window.open),
-        high=column(window.high),
-        low=column(window.low),
-        volume=column(window.volume),
-        benchmark=column(window.benchmark),
-        features=None,
-    )
+    columns = {name: x[past] for name, x in vars(window).items() if isinstance(x, np.ndarray)}
+    return replace(window, **{**columns, "features": None})
 
 
 def _daily(monthly: Floats, tradable: Bools) -> Floats:

@@ -16,43 +16,18 @@ from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_strategies import check_strategy_name
-from finrl_pod_strategies.optimised import (
-    hierarchical_risk_parity,
-    inverse_volatility,
-    mean_variance,
-    minimum_variance,
-)
+from finrl_pod_strategies.optimised import OPTIMISED
 from finrl_pod_strategies.rule_based import EqualWeight, Index, Momentum, RandomWeights
 
-
-def equal_weight() -> EqualWeight:
-    """Equal weight, rebalanced monthly."""
-    return EqualWeight()
-
-
-def equal_weight_buy_and_hold() -> EqualWeight:
-    """Equal weight, bought at the first bar and held."""
-    return EqualWeight("equal_weight_buy_and_hold", rebalance=False)
-
-
-BASELINES: dict[str, Callable[[], Strategy]] = {
-    "equal_weight": equal_weight,
-    "equal_weight_buy_and_hold": equal_weight_buy_and_hold,
-    "index": Index,
-    "inverse_volatility": inverse_volatility,
-    "minimum_variance": minimum_variance,
-    "mean_variance": mean_variance,
-    "hierarchical_risk_parity": hierarchical_risk_parity,
-    "momentum_12_1": Momentum,
-}
-
-
+_BUY_AND_HOLD = EqualWeight("equal_weight_buy_and_hold", rebalance=False)
+_UNSEEDED: tuple[Strategy, ...] = (EqualWeight(), _BUY_AND_HOLD, Index(), *OPTIMISED, Momentum())
+BASELINES: dict[str, Strategy] = {strategy.name: strategy for strategy in _UNSEEDED}
 # Random strategies show the results of chance; a champion is not compared with them.
 SEEDED_BASELINES: dict[str, Callable[[int], Strategy]] = {"random_weights": RandomWeights}
 
 
 def make_baseline(name: str, seed: int | None = None) -> Strategy:
-    """Create a strategy of `BASELINES` or `SEEDED_BASELINES` by name.
+    """The strategy of `BASELINES` or `SEEDED_BASELINES` with this name.
 
     Raises InputError for an unknown name, and for a seed if the strategy takes none.
     """
@@ -63,7 +38,7 @@ def make_baseline(name: str, seed: int | None = None) -> Strategy:
         raise InputError(f"strategy {name!r} is not a baseline; known are {', '.join((*BASELINES, *SEEDED_BASELINES))}")
     if seed is not None:
         raise InputError(f"strategy {name} uses no random numbers; leave out the seed")
-    return BASELINES[name]()
+    return BASELINES[name]
 
 
 def run_baseline(name: str, panel: Panel, period: MarketPeriod) -> BacktestResult:

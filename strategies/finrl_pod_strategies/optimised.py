@@ -85,39 +85,8 @@ def shrunk_covariance(returns: Floats) -> Floats:
     return shrunk
 
 
-def minimum_variance() -> Optimised:
-    """Minimum variance portfolio (Markowitz 1952); sample covariance of 252 bars."""
-    return Optimised("minimum_variance", _minimum_variance, bars=252)
-
-
-def mean_variance() -> Optimised:
-    """Portfolio with the maximum Sharpe ratio over cash at zero; sample mean and covariance of 504 bars.
-
-    While no asset has a positive mean return the account holds cash.
-    """
-    return Optimised("mean_variance", _maximum_sharpe, bars=504, needs_gain=True)
-
-
-def hierarchical_risk_parity() -> Optimised:
-    """Hierarchical risk parity (Lopez de Prado 2016) with Ward linkage; 252 bars."""
-    return Optimised("hierarchical_risk_parity", _hierarchical_risk_parity, bars=252)
-
-
-def inverse_volatility() -> Optimised:
-    """Weights inversely proportional to volatility; 252 bars."""
-    return Optimised("inverse_volatility", _inverse_volatility, bars=252)
-
-
 def _inverse_volatility(mean: Floats, covariance: Floats) -> Floats:  # noqa: ARG001
     return np.asarray(1 / np.sqrt(np.diag(covariance)), dtype=np.float64)
-
-
-def _minimum_variance(mean: Floats, covariance: Floats) -> Floats:
-    return _least_variance(covariance, np.ones(len(mean)))
-
-
-def _maximum_sharpe(mean: Floats, covariance: Floats) -> Floats:
-    return _least_variance(covariance, mean)
 
 
 def _least_variance(covariance: Floats, gain: Floats) -> Floats:
@@ -164,3 +133,14 @@ def _inverse_variance_risk(covariance: Floats) -> float:
     weights = 1 / np.diag(covariance)
     weights /= weights.sum()
     return float(weights @ covariance @ weights)
+
+
+OPTIMISED: tuple[Optimised, ...] = (
+    Optimised("inverse_volatility", _inverse_volatility, bars=252),
+    # Markowitz (1952).
+    Optimised("minimum_variance", lambda mean, covariance: _least_variance(covariance, np.ones(len(mean))), bars=252),
+    # The maximum Sharpe ratio over cash at zero; cash while no asset has a positive mean return.
+    Optimised("mean_variance", lambda mean, covariance: _least_variance(covariance, mean), bars=504, needs_gain=True),
+    # Lopez de Prado (2016), with Ward linkage.
+    Optimised("hierarchical_risk_parity", _hierarchical_risk_parity, bars=252),
+)
