@@ -7,7 +7,7 @@ buffers and networks work on items: a group of A accounts that share a bar, or o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
@@ -24,9 +24,7 @@ from finrl_pod.types import Observation, Tensor
 # Actions in [-1, 1] are multiplied by this before a softmax turns them into weights: 5 against 19 times -5 is 0.999 of
 # the account.
 SCORE_SCALE = 5.0
-OBSERVATION_BOUND = (
-    1e6  # flat rows for other libraries are clipped to it: the checks of Gymnasium require finite bounds
-)
+OBSERVATION_BOUND = 1e6  # flat rows for other libraries are clipped to it: Gymnasium requires finite bounds
 
 ItemFields = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
@@ -76,29 +74,11 @@ def repeat(x: Tensor, count: int) -> Tensor:
     return x.unsqueeze(1).expand(x.shape[0], count, *x.shape[1:]).reshape(x.shape[0] * count, *x.shape[1:])
 
 
-class ObservationAdapter(Protocol):
-    """Converts the observations and actions of one environment for networks."""
-
-    spec: PolicySpec
-    groups: int
-    accounts: int
-    item_fields: ItemFields  # tensors of the observation of an item: name -> (shape, dtype)
-
-    def encode(self, observation: Any) -> dict[str, Tensor]:
-        """Encode an observation as items to store: name -> [P, G, *shape]."""
-        ...
-
-    def decode(self, items: Mapping[str, Tensor]) -> ModelInput:
-        """Decode items [P, K, ...] to a model input."""
-        ...
-
-    def effect(self, action: Tensor, obs: ModelInput) -> Tensor:
-        """Effect of actions [R, K, A, D], the input of critics: everything that the environment uses of them."""
-        ...
-
-
 class MarketAdapter:
-    """Adapter of market environments; items store bars: indices into the feature table."""
+    """Converts observations and actions of a market for networks; items store bars: indices into the feature table.
+
+    item_fields: tensors of the observation of an item, name -> (shape, dtype).
+    """
 
     def __init__(self, env: MarketVecEnv, spec: PolicySpec, dtype: torch.dtype) -> None:
         market = env.market
@@ -117,18 +97,23 @@ class MarketAdapter:
         }
 
     def encode(self, observation: Observation) -> dict[str, Tensor]:
+        """Encode an observation as items to store: name -> [P, G, *shape]."""
         bar, account = observation
         p, groups = bar.shape
         return {"bar": bar, "account": account.view(p, groups, self.accounts, -1).to(self.dtype)}
 
     def decode(self, items: Mapping[str, Tensor]) -> ModelInput:
+        """Decode items [P, K, ...] to a model input."""
         bar = items["bar"]
         tradable = None if self.tradable is None else self.tradable[bar]
         past = None if self._table is None else self._table.past(bar)
         return ModelInput(items["account"], self.features[bar], tradable, past)
 
     def effect(self, action: Tensor, obs: ModelInput) -> Tensor:
-        """Target weights [R, K, A, N] of scores, relative tilts [R, K, A, N] in [-1, 1]; shares to trade unchanged."""
+        """Effect of actions [R, K, A, D], the input of critics: everything that the environment uses of them.
+
+        Target weights [R, K, A, N] of scores, relative tilts [R, K, A, N] in [-1, 1]; shares to trade unchanged.
+        """
         if self.spec.action == "tilt":
             return torch.tanh(action * TILT_SCALE)
         if not self.spec.acts_with_weights:
@@ -198,6 +183,9 @@ def spec_of(env: VecEnv, config: AgentConfig) -> PolicySpec:
     shape = (assets, features, size, tuple(config.hidden))
     critic_only = env.critic_only if isinstance(env, CentralCriticVecEnv) else 0
     return PolicySpec(config.policy, *shape, env.action_kind, activation, *past, *extras, critic_only)
+
+
+ObservationAdapter = MarketAdapter | FlatAdapter
 
 
 def make_adapter(env: VecEnv, spec: PolicySpec, dtype: torch.dtype) -> ObservationAdapter:

@@ -222,6 +222,7 @@ class Learner:
 
         Hyperparameters and random generators of the slot are kept. Raises RunError if the snapshot does not fit.
         """
+        misfit = f"snapshot {snapshot.id} does not fit this agent"
         if (theirs := snapshot.spec.get("algorithm")) != self.config.algorithm:
             raise RunError(
                 f"snapshot {snapshot.id} was trained by {theirs}, this agent uses {self.config.algorithm}; "
@@ -230,12 +231,10 @@ class Learner:
         shapes = {name: tuple(value.shape) for name, value in snapshot.weights.items()}
         expected_shapes = self.algorithm.shapes()
         if shapes != expected_shapes:
-            odd = min(
-                name for name in shapes.keys() | expected_shapes.keys() if shapes.get(name) != expected_shapes.get(name)
-            )
+            odd, _ = min(shapes.items() ^ expected_shapes.items())
             raise RunError(
-                f"snapshot {snapshot.id} does not fit this agent: {odd} has shape {shapes.get(odd)}, "
-                f"expected {expected_shapes.get(odd)}; use the policy, hidden sizes and features it was trained with"
+                f"{misfit}: {odd} has shape {shapes.get(odd)}, expected {expected_shapes.get(odd)}; "
+                "use the policy, hidden sizes and features it was trained with"
             )
         if not self.algorithm.alive[p]:  # its accounts and buffers contain NaN too
             raise RunError(
@@ -246,12 +245,12 @@ class Learner:
         for name in ("kind", "activation", "action", "encoder", "lookback"):
             if snapshot.spec.get(name, spec[name]) != spec[name]:
                 raise RunError(
-                    f"snapshot {snapshot.id} does not fit this agent: its {name} is {snapshot.spec[name]!r}, "
-                    f"expected {spec[name]!r}; use the policy, activation and environment it was trained with"
+                    f"{misfit}: its {name} is {snapshot.spec[name]!r}, expected {spec[name]!r}; "
+                    "use the policy, activation and environment it was trained with"
                 )
         if odds := snapshot.optimiser.keys() ^ self.algorithm.member(p)[1].keys():
             raise RunError(
-                f"snapshot {snapshot.id} does not fit this agent: only one of them has the training state {min(odds)}; "
+                f"{misfit}: only one of them has the training state {min(odds)}; "
                 "use the optimiser and the settings it was trained with"
             )
         here = self._normaliser.feature_names
