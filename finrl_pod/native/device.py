@@ -20,11 +20,8 @@ from finrl_pod.errors import InputError
 from finrl_pod.types import Tensor
 
 INTERPRET = "TRITON_INTERPRET"
-GRID_LIMITS = (
-    2**31 - 1,
-    65_535,
-    65_535,
-)  # of x, y and z; CUDA C++ Programming Guide, table of technical specifications
+# Of x, y and z; CUDA C++ Programming Guide, table of technical specifications.
+GRID_LIMITS = (2**31 - 1, 65_535, 65_535)
 Constant = bool | int | float | str  # of a Triton kernel, known at compile time
 Observer = Callable[[str, tuple[Any, ...], dict[str, Constant]], AbstractContextManager[None]]
 _observers: list[Observer] = []

@@ -126,18 +126,21 @@ class PolicyStrategy:
         self.feature_names = normaliser.feature_names
         if self.rules.turbulence_limit > 0 and "turbulence" not in self.feature_names:
             self.feature_names = (*self.feature_names, "turbulence")
-        self.account: MandateAccount | None = None
         self.feature_lookback = max(group.actor.spec.lookback for group in self.groups)
         self.lookback: int | None = self.feature_lookback
-        if self.mandate is not None:
-            self.account = MandateAccount(self.mandate, self.rules.leverage)
+        self._forget()
+        if self.account is not None:
             own = self.account.lookback
             self.lookback = None if own is None else max(own, self.feature_lookback)
+        if not self.tracker.is_empty and self.lookback is not None:
+            self.lookback = max(self.lookback, 2)
+
+    def _forget(self) -> None:
+        """Start with an account that has no past."""
+        self.account = None if self.mandate is None else MandateAccount(self.mandate, self.rules.leverage)
         self.tracker = AccountTracker(self.rules, self.mandate)
         self._tracked_bar: np.datetime64 | None = None  # bar of the last decision of the tracker
         self._symbols: tuple[str, ...] = ()  # of that decision
-        if not self.tracker.is_empty and self.lookback is not None:
-            self.lookback = max(self.lookback, 2)
 
     def __repr__(self) -> str:
         members = len(self.ensemble_weights)
@@ -153,10 +156,7 @@ class PolicyStrategy:
     def recreate(self) -> PolicyStrategy:
         """The ensemble with an account that has no past."""
         fresh = copy.copy(self)
-        fresh.tracker = AccountTracker(self.rules, self.mandate)
-        fresh._tracked_bar = None
-        if self.mandate is not None:
-            fresh.account = MandateAccount(self.mandate, self.rules.leverage)
+        fresh._forget()
         return fresh
 
     def state(self) -> Mapping[str, Any] | None:
@@ -172,11 +172,9 @@ class PolicyStrategy:
 
     def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
         """Continue from `state`; None forgets the past of the account. See `MandateAccount.restore`."""
-        if self.account is not None:
-            has_account = state is not None and "weights" in state
-            self.account.restore(cast(AccountState, state) if has_account else None, symbols)
-        self.tracker = AccountTracker(self.rules, self.mandate)
-        self._tracked_bar = None
+        self._forget()
+        if self.account is not None and state is not None and "weights" in state:
+            self.account.restore(cast(AccountState, state), symbols)
         observation = None if state is None else state.get("observed")
         if observation is not None and not self.tracker.is_empty:
             self.tracker.restore(observation, symbols)
@@ -216,8 +214,7 @@ class PolicyStrategy:
         if self.account is not None:
             state = self.account.virtual_holdings(window, positions)
             virtual = state.weights.unsqueeze(0)
-            budget = state.budget
-            budget = None if budget is None else budget.view(1)
+            budget = None if state.budget is None else state.budget.view(1)
         holdings = torch.from_numpy(positions.weights).unsqueeze(0)
         equity = torch.tensor([positions.equity], dtype=torch.float64)
         filled = torch.from_numpy(_last_fill(window, self.rules.fill))
@@ -266,12 +263,7 @@ class PolicyStrategy:
             for member, choice in zip(members, choice_values.tolist(), strict=True):
                 votes[member] = choice
         choice = torch.tensor([majority(votes, self.ensemble_weights)])
-        weights = choices_as_weights(
-            choice,
-            inputs.holdings,
-            inputs.tradable[-1],
-            rules=rules_of(self.rules),
-        )
+        weights = choices_as_weights(choice, inputs.holdings, inputs.tradable[-1], rules=rules_of(self.rules))
         return np.asarray(weights[0].numpy(), dtype=np.float64)
 
     def _turbulence_exceeded(self, features: Floats) -> bool:
@@ -302,21 +294,13 @@ def _last_fill(window: Window, rule: str) -> Floats:
 
 def _group_by_spec(snapshots: Sequence[AgentSnapshot]) -> list[MemberGroup]:
     """Group members of equal specification, in order of first appearance."""
-    groups: list[list[int]] = []
-    for i, snapshot in enumerate(snapshots):
-        group = next((group for group in groups if snapshots[group[0]].spec == snapshot.spec), None)
-        if group is None:
-            groups.append([i])
-        else:
-            group.append(i)
-    return [
-        MemberGroup(
-            _rebuild(snapshots[group[0]])[2],
-            {name: torch.stack([snapshots[i].weights[name] for i in group]) for name in snapshots[group[0]].weights},
-            group,
-        )
-        for group in groups
-    ]
+    specs = [snapshot.spec for snapshot in snapshots]
+    groups = []
+    for first in sorted({specs.index(spec) for spec in specs}):
+        members = [i for i, spec in enumerate(specs) if spec == specs[first]]
+        params = {name: torch.stack([snapshots[i].weights[name] for i in members]) for name in snapshots[first].weights}
+        groups.append(MemberGroup(_rebuild(snapshots[first])[2], params, members))
+    return groups
 
 
 def _rebuild(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, MandateConfig | None, Actor]:

@@ -56,9 +56,8 @@ class DDPG(ActorCritic):
             self.train_state.apply_gradient("actor", gradient, loss, factor)
             return loss
         action = self._action(self.train_state.views("actor"), batch.obs)
-        first = {
-            name: view[:: self.critics] for name, view in self._critic_weights.items()
-        }  # the first critic of each member
+        # The first critic of each member.
+        first = {name: view[:: self.critics] for name, view in self._critic_weights.items()}
         loss = -self.values(first, batch.obs, action, 1).mean((1, 2, 3))
         self.train_state.gradient_step("actor", loss, factor)
         return loss.detach()

@@ -54,9 +54,7 @@ MEMBER_SETTINGS = (*ROLLOUT_SETTINGS, "clip_range", "target_kl")
 # cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in chunks.
 CACHE_FLOATS = 1_000_000
 DEVICE_FLOATS = 500_000_000  # the same on a GPU: 2 GB, several of which autograd keeps
-ENCODER_SHARE = (
-    8  # the window of an item counts for so many times less: short passes of encoders cost more than the cache
-)
+ENCODER_SHARE = 8  # a window counts for so many times less: short passes of encoders cost more than the cache
 ENTROPY_ITEMS = 256  # items over which the reported entropy is averaged
 MIN_VARIANCE = 1e-12
 DIAGNOSTICS = ("approx_kl", "clip_fraction", "policy_loss", "value_loss", "grad_norm")  # of a minibatch

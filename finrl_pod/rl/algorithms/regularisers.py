@@ -33,7 +33,7 @@ steps that begin at a multiple of K, and drops the oldest. The loss gains h_term
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -41,14 +41,14 @@ from finrl_pod.random import RandomSource
 from finrl_pod.rl.experience.replay import Replay
 from finrl_pod.rl.experience.rollout import Rollout
 from finrl_pod.rl.networks.distributions import distribution_of
+from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.policies import PolicySpec, log_std_of
 from finrl_pod.rl.optimisation.optimiser import Parameters
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig
 from finrl_pod.types import Tensor
 
-Views = Mapping[str, Tensor]
 # Mean scores [P, K, A, D] by weights of P members.
-Mean = Callable[[Views], Tensor]
+Mean = Callable[[Params], Tensor]
 # KL [P, K, A] of two policies from their means and log standard deviations, over the valid scores.
 Divergence = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor]
 # Scores in the density of actions on bars [P, K]: [P, K, 1, D] bool, None if all are.
@@ -68,7 +68,7 @@ def neighbours(alive: Tensor) -> Tensor:
     return torch.where(is_candidate, distance, count).argmin(1)
 
 
-def bonus(views: Views, mean: Mean, others: Tensor, divergence: Divergence, valid: Tensor | None = None) -> Tensor:
+def bonus(views: Params, mean: Mean, others: Tensor, divergence: Divergence, valid: Tensor | None = None) -> Tensor:
     """B [P], differentiable by the weights of each member. mean: maps weights to scores in given states.
 
     others: [P] int64, the member that each is compared with.
@@ -76,9 +76,8 @@ def bonus(views: Views, mean: Mean, others: Tensor, divergence: Divergence, vali
     """
     other = {name: view.detach()[others] for name, view in views.items()}
     with torch.no_grad():
-        theirs = (
-            mean(other).nan_to_num().clamp(-MAX_SCORE, MAX_SCORE)
-        )  # a diverged neighbour must not affect this member
+        # A diverged neighbour must not affect this member.
+        theirs = mean(other).nan_to_num().clamp(-MAX_SCORE, MAX_SCORE)
     own = mean(views)
     each = divergence(own, log_std_of(views, own), theirs, log_std_of(other, theirs), valid)
     return 1 - (-each).exp().mean((1, 2))
@@ -211,7 +210,7 @@ class HTerm:
 
 DIVERSITY_SUBSAMPLE = 8  # the bonus uses one in so many states of a minibatch
 # Mean scores [P, K, A, D] and their log standard deviation, by weights, in bars [P, K] and accounts [P, K, A, 1 + N].
-Decide = Callable[[Views, Tensor, Tensor], tuple[Tensor, Tensor]]
+Decide = Callable[[Params, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Regularisers:

@@ -90,9 +90,8 @@ class AssetEncoder:
     def mix(self, params: Params, assets: EncodedAssets) -> Tensor:
         """Codes mixed with the context: [R, K, N, S]."""
         weight = params[f"{self.prefix}code_w"]
-        context_code = affine(
-            assets.context, params[f"{self.prefix}context_w"], params[f"{self.prefix}code_b"]
-        )  # [R, K, S]
+        context_w = params[f"{self.prefix}context_w"]
+        context_code = affine(assets.context, context_w, params[f"{self.prefix}code_b"])  # [R, K, S]
         if not self.is_fused:
             return product(assets.code, weight) + context_code.unsqueeze(2)
         r, k, n, _ = assets.code.shape

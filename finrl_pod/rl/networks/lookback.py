@@ -232,9 +232,8 @@ class Attention:
         h = self.heads
         c = self.size // self.heads
         last = windows[:, :, -1]  # [R, D, N, I]
-        query = (
-            affine(last, params["query_w"], params["query_b"]).view(r, d * n, h, c).transpose(1, 2)
-        )  # [R, H, B, C/H]
+        query = affine(last, params["query_w"], params["query_b"]).view(r, d * n, h, c)
+        query = query.transpose(1, 2)  # [R, H, B, C / H]
         of_key, of_value = params["memory_w"].view(r, i, 2, h, c).permute(2, 0, 3, 1, 4)  # [R, H, I, C / H]
         at_key, at_value = params["position_w"].view(r, rows, 2, h, c).permute(2, 0, 3, 1, 4)  # [R, H, L, C / H]
         # Keys and values are linear in the rows: matrices act on the query and on the average, not on every row.

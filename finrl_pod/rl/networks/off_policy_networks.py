@@ -109,9 +109,8 @@ class EquivariantActor:
         code = self.encoder.mix(params, assets).unsqueeze(2)  # [P, K, 1, N, S]
         if self.spec.has_extras:
             code = code + extras_by_asset(self.spec, params, obs.account, n)
-        hidden = torch.tanh(
-            torch.addcmul(code, relative.unsqueeze(-1), params["holding_w"].view(p, 1, 1, 1, -1))
-        )  # [P, K, A, N, S]
+        inner = torch.addcmul(code, relative.unsqueeze(-1), params["holding_w"].view(p, 1, 1, 1, -1))
+        hidden = torch.tanh(inner)  # [P, K, A, N, S]
         out = affine(hidden, params["head_w"], params["head_b"])  # [P, K, A, N, heads]
         out = out + product(obs.features, params["linear_w"]).unsqueeze(2)
         if self.spec.has_cash_score:
@@ -305,9 +304,8 @@ class MlpQ:
         self.dueling = dueling
 
     def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
-        return mlp_init(
-            (row_size(self.spec), *self.spec.hidden, self.spec.action_size + self.dueling), generator, dtype
-        )
+        sizes = (row_size(self.spec), *self.spec.hidden, self.spec.action_size + self.dueling)
+        return mlp_init(sizes, generator, dtype)
 
     def forward(self, params: Params, obs: ModelInput) -> Tensor:
         out = mlp(params, obs.flat(), len(self.spec.hidden) + 1).view(*obs.account.shape[:3], -1)
@@ -388,6 +386,5 @@ class GreedyActor:
 
     def action(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """Actions [P, K, A, 1] int64."""
-        return self.network.forward(params, deployed_input(self.spec, account, features, tradable)).argmax(
-            -1, keepdim=True
-        )
+        obs = deployed_input(self.spec, account, features, tradable)
+        return self.network.forward(params, obs).argmax(-1, keepdim=True)

@@ -327,9 +327,7 @@ class LinearPolicy(Policy):
         n = features.shape[2]
         held_features = weighted_codes(account[..., 1 : 1 + n], features.contiguous())
         _, numbers = split_extras(self.spec, account, n)
-        x = torch.cat(
-            [mean_features, held_features, account[..., :1], numbers], -1
-        )  # [P, K, A, 2 F + 1 + extra_per_account]
+        x = torch.cat([mean_features, held_features, account[..., :1], numbers], -1)  # [P, K, A, 2 F + 1 + extras]
         return (x * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_b"].view(p, 1, 1)
 
 

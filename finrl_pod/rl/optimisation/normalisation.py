@@ -95,11 +95,8 @@ class RunningNormaliser:
             "sums": torch.stack([self.sums.mean[p, 0], self.sums.variance[p, 0], self.sums.count[p]]),
             "earned": self._returns[p],
         }
-        weights, rest = (
-            {name: x.cpu().clone() for name, x in part.items()}
-            for part in ({name: x[p] for name, x in self.weights().items()}, rest)
-        )
-        return weights, rest
+        weights = {name: x[p].cpu().clone() for name, x in self.weights().items()}
+        return weights, {name: x.cpu().clone() for name, x in rest.items()}
 
     def load(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
         """Overwrite a member."""

@@ -143,14 +143,12 @@ class TrainState:
     def member(self, p: int) -> dict[str, Tensor]:
         """Copies of the rows of a member on the CPU: parameters, optimiser state, targets."""
         state: dict[str, Tensor] = {}
-        for name, (parameters, optimiser, per) in self.parts.items():
-            for i in range(per):
-                row = p * per + i
-                prefix = f"{name}.{i}."
-                state[prefix + "parameters"] = parameters.flat[row].cpu().clone()
-                state |= {prefix + key: value for key, value in optimiser.member(row).items()}
-                if name in self.targets:
-                    state[prefix + "target"] = self.targets[name].flat[row].cpu().clone()
+        for prefix, name, row in self._rows_of(p):
+            parameters, optimiser, _ = self.parts[name]
+            state[prefix + "parameters"] = parameters.flat[row].cpu().clone()
+            state |= {prefix + key: value for key, value in optimiser.member(row).items()}
+            if name in self.targets:
+                state[prefix + "target"] = self.targets[name].flat[row].cpu().clone()
         return state
 
     @torch.no_grad()
@@ -164,12 +162,14 @@ class TrainState:
                     f"the saved agent does not fit: its {name} must be {per} x {size} numbers; "
                     "use the settings it was trained with"
                 )
-        for name, (parameters, optimiser, per) in self.parts.items():
-            for i in range(per):
-                row = p * per + i
-                prefix = f"{name}.{i}."
-                parameters.flat[row].copy_(state[prefix + "parameters"])
-                own = {key.removeprefix(prefix): x for key, x in state.items() if key.startswith(prefix)}
-                optimiser.load(row, own)
-                if name in self.targets:
-                    self.targets[name].flat[row].copy_(own["target"])
+        for prefix, name, row in self._rows_of(p):
+            parameters, optimiser, _ = self.parts[name]
+            parameters.flat[row].copy_(state[prefix + "parameters"])
+            optimiser.load(row, {key.removeprefix(prefix): x for key, x in state.items() if key.startswith(prefix)})
+            if name in self.targets:
+                self.targets[name].flat[row].copy_(state[prefix + "target"])
+
+    def _rows_of(self, p: int) -> list[tuple[str, str, int]]:
+        """Prefix of the saved names, part, and row of each network of a member."""
+        parts = self.parts.items()
+        return [(f"{name}.{i}.", name, p * part.per + i) for name, part in parts for i in range(part.per)]
