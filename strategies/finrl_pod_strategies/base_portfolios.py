@@ -148,7 +148,7 @@ def _until(window: Window, t: int, lookback: int | None) -> Window:
     """The bars of the window up to and including t, at most `lookback` of them."""
     past = slice(0 if lookback is None else max(0, t + 1 - lookback), t + 1)
     columns = {name: x[past] for name, x in vars(window).items() if isinstance(x, np.ndarray)}
-    return replace(window, **{**columns, "features": None})
+    return replace(window, **{**columns, "features": None})  # type: ignore[arg-type]
 
 
 def _daily(monthly: Floats, tradable: Bools) -> Floats:
