@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -20,8 +20,9 @@ from finrl_pod.rl.networks.off_policy_networks import (
     make_actor_network,
     make_critic,
 )
-from finrl_pod.rl.networks.policies import with_start
+from finrl_pod.rl.networks.policies import PolicySpec, with_start
 from finrl_pod.rl.optimisation.train_state import RateFactor
+from finrl_pod.settings.algorithm_configs import ActorCriticConfig
 from finrl_pod.types import Tensor
 
 
@@ -35,15 +36,15 @@ class ActorCritic(OffPolicy):
     OUTPUTS_PER_ACTION = 1
     KERNEL = False
     ACTOR_TARGET = False
-    delay = 1  # critic updates for each actor update
+    config: ActorCriticConfig
 
     def _build(self, generators: Sequence[torch.Generator]) -> None:
         self.action_shape = (self.spec.action_size,)
         self.action_dtype = self.dtype
-        config = self.config
-        self.critics: int = getattr(config, "critics")  # noqa: B009  the configs of all subclasses have these three
-        self.rule: str = getattr(config, "critic_rule")  # noqa: B009
-        self.subset: int = getattr(config, "critic_subset")  # noqa: B009
+        self.critics = self.config.critics
+        self.rule = self.config.critic_rule
+        self.subset = self.config.critic_subset
+        self.delay: int = getattr(self.config, "policy_delay", 1)  # critic updates for each actor update
         self.network = make_actor_network(self.spec, self.OUTPUTS_PER_ACTION)
         self.critic = make_critic(self.spec)
         # Actions near 0 are proportional to the outputs before the tanh, in units of the scale.
@@ -67,9 +68,9 @@ class ActorCritic(OffPolicy):
         rules = EnsembleRules(self.rule, self.actor_rule, self.subset, self.OUTPUTS_PER_ACTION == 2)
         return make_actor_critic_kernel(self.train_state, self.spec, rules, self.settings, self.items)
 
-    @property
-    def actor(self) -> BoundedActor:
-        return BoundedActor(self.spec, self.OUTPUTS_PER_ACTION)
+    @classmethod
+    def make_actor(cls, spec: PolicySpec) -> BoundedActor:
+        return BoundedActor(spec, cls.OUTPUTS_PER_ACTION)
 
     def _greedy_action(self, obs: ModelInput) -> Tensor:
         return torch.tanh(self.network.forward(self.weights(), obs)[0])
@@ -137,7 +138,3 @@ class ActorCritic(OffPolicy):
         norm = self.train_state.apply_gradient("critic", gradient, losses, factor)
         each = (self.members, self.critics)
         return [losses.view(each).mean(1), values.view(each).mean(1), norm]
-
-    @abstractmethod
-    def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
-        """Actions to collect with, exploration included."""

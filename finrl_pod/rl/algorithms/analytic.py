@@ -18,7 +18,6 @@ import torch
 
 from finrl_pod.market.protocols import DifferentiableVecEnv
 from finrl_pod.random import RandomState, generators, members_of
-from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.algorithms.base import (
     COMMON_MEMBER_SETTINGS,
     Metrics,
@@ -164,10 +163,6 @@ class DifferentiableAlgorithm(TrainStateAlgorithm):
         return torch.stack([*weights, weight])
 
     # ------------------------------------------------------------------ acting and state
-
-    @property
-    def actor(self) -> MeanActor:
-        return MeanActor(self.spec)
 
     @torch.no_grad()
     def greedy(self, observation: Observation) -> Tensor:

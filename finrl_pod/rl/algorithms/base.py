@@ -11,7 +11,7 @@ import torch
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.native.philox import random_source
 from finrl_pod.random import RandomSource, RandomState
-from finrl_pod.rl.acting.actor import Actor
+from finrl_pod.rl.acting.actor import Actor, MeanActor
 from finrl_pod.rl.experience.rollout import RolloutCollector
 from finrl_pod.rl.networks.lookback import dropout_factors
 from finrl_pod.rl.networks.policies import PolicySpec
@@ -38,10 +38,15 @@ class Algorithm(ABC):
     settings: dict[str, Tensor]
     alive: Tensor
 
+    @classmethod
+    def make_actor(cls, spec: PolicySpec) -> Actor:
+        """Decides with weights of the algorithm, in training and elsewhere."""
+        return MeanActor(spec)
+
     @property
-    @abstractmethod
     def actor(self) -> Actor:
-        """Decides with `weights`, in training and elsewhere."""
+        """Decides with `weights`."""
+        return self.make_actor(self.spec)
 
     @property
     @abstractmethod

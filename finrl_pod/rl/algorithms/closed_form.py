@@ -9,7 +9,6 @@ import torch
 
 from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.random import generators
-from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics, Population
 from finrl_pod.rl.experience.rollout import RolloutCollector
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy, with_start
@@ -41,10 +40,6 @@ class ClosedForm(Algorithm):
             for tensors in with_start(initial, population["start"])
         ]
         self.parameters = Parameters(actor, env.device)
-
-    @property
-    def actor(self) -> MeanActor:
-        return MeanActor(self.spec)
 
     @property
     def steps_per_iteration(self) -> int:

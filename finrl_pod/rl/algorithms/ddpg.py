@@ -12,7 +12,6 @@ from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.rl.optimisation.train_state import RateFactor
-from finrl_pod.settings.algorithm_configs import TD3Config
 from finrl_pod.types import Tensor
 
 
@@ -66,13 +65,8 @@ class DDPG(ActorCritic):
 class TD3(DDPG):
     """DDPG with target policy smoothing, a critic ensemble, and delayed updates of the actor and the targets."""
 
-    config: TD3Config
     KERNEL = True
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*DDPG.MEMBER_SETTINGS, "target_noise", "noise_clip")
-
-    @property
-    def delay(self) -> int:  # type: ignore[override]
-        return self.config.policy_delay
 
     def _noise_shape(self) -> tuple[int, ...]:
         return (self.items, self.adapter.accounts, self.spec.action_size)

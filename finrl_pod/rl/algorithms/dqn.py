@@ -10,6 +10,7 @@ import torch
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.rl.networks.off_policy_networks import GreedyActor, make_q_network
+from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import DQNConfig
 from finrl_pod.types import Tensor
@@ -30,9 +31,9 @@ class DQN(OffPolicy):
         self.network = make_q_network(self.spec, dueling=self.DUELING)
         self.train_state.add("values", [self.network.init(s, self.dtype) for s in generators], target=True)
 
-    @property
-    def actor(self) -> GreedyActor:
-        return GreedyActor(self.spec, dueling=self.DUELING)
+    @classmethod
+    def make_actor(cls, spec: PolicySpec) -> GreedyActor:
+        return GreedyActor(spec, dueling=cls.DUELING)
 
     def _greedy_action(self, obs: ModelInput) -> Tensor:
         return self.network.forward(self.weights(), obs).argmax(-1)

@@ -9,10 +9,9 @@ import torch
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.protocols import VecEnv
-from finrl_pod.rl.acting.actor import Actor, MeanActor
+from finrl_pod.rl.acting.actor import Actor
 from finrl_pod.rl.acting.closed_form import solved_weights
 from finrl_pod.rl.algorithms.a2c import A2C
-from finrl_pod.rl.algorithms.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms.analytic import Analytic, DifferentiableAlgorithm
 from finrl_pod.rl.algorithms.base import Algorithm, Population
 from finrl_pod.rl.algorithms.closed_form import ClosedForm
@@ -24,7 +23,6 @@ from finrl_pod.rl.algorithms.sac import REDQ, SAC
 from finrl_pod.rl.algorithms.shac import SHAC
 from finrl_pod.rl.algorithms.validation import is_solved, validate
 from finrl_pod.rl.networks.observation_adapter import make_adapter, spec_of
-from finrl_pod.rl.networks.off_policy_networks import BoundedActor, GreedyActor
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.algorithm_configs import (
     AgentConfig,
@@ -101,13 +99,8 @@ def make_algorithm(
 def make_actor(algorithm: str, spec: PolicySpec) -> Actor:
     """Actor of agents trained by `algorithm`. Raises ConfigError for an unknown algorithm."""
     algorithm_info(algorithm)
-    kind = OFF_POLICY.get(algorithm)
-    if kind is None:
-        return MeanActor(spec)
-    if issubclass(kind, DQN):
-        return GreedyActor(spec, dueling=kind.DUELING)
-    assert issubclass(kind, ActorCritic)
-    return BoundedActor(spec, kind.OUTPUTS_PER_ACTION)
+    kind: type[Algorithm] = OFF_POLICY.get(algorithm, PPO)
+    return kind.make_actor(spec)
 
 
 def on_policy_class(algorithm: str) -> type[PPO]:

@@ -16,7 +16,6 @@ import torch
 from finrl_pod.errors import ConfigError
 from finrl_pod.native.device import on_device
 from finrl_pod.random import RandomState, generators, members_of
-from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.algorithms.base import (
     COMMON_MEMBER_SETTINGS,
     Metrics,
@@ -399,10 +398,6 @@ class PPO(TrainedAlgorithm):
         return best.reshape(p, -1, best.shape[-1])
 
     # ------------------------------------------------------------------ state
-
-    @property
-    def actor(self) -> MeanActor:
-        return MeanActor(self.spec)
 
     @property
     def steps_per_iteration(self) -> int:

@@ -18,7 +18,6 @@ from finrl_pod.rl.networks.distributions import HALF_LOG_2PI, valid_scores
 from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.rl.networks.off_policy_networks import combine_values
 from finrl_pod.rl.optimisation.train_state import RateFactor
-from finrl_pod.settings.algorithm_configs import REDQConfig, SACConfig
 from finrl_pod.types import Tensor
 
 TARGET_ENTROPY = -1.0  # per action dimension
@@ -67,7 +66,6 @@ class _Squashed(torch.autograd.Function):
 class SAC(ActorCritic):
     """Each update fits the critics to the soft value, moves the actor up them, and adapts the temperature."""
 
-    config: SACConfig | REDQConfig
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "temperature")
     METRICS = (*OffPolicy.METRICS, "actor_loss", "temperature", "entropy")
     OUTPUTS_PER_ACTION = 2
@@ -146,10 +144,5 @@ class SAC(ActorCritic):
 class REDQ(SAC):
     """SAC with many critics. Between two actor updates the metrics of the actor do not change."""
 
-    config: REDQConfig
     KERNEL = True
     actor_rule = "mean"
-
-    @property
-    def delay(self) -> int:  # type: ignore[override]
-        return self.config.policy_delay
