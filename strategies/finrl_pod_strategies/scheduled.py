@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from finrl_pod.errors import InputError
+from finrl_pod.evaluate.backtest import feature_lookback_of, lookback_of
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import Floats, Positions, Times, Window
 
@@ -33,9 +34,9 @@ class ScheduledStrategy:
         self.feature_names = self._strategies[0].feature_names
         if any(strategy.feature_names != self.feature_names for strategy in self._strategies):
             raise InputError("the strategies of a schedule must use the same features in the same order")
-        lookbacks = [getattr(strategy, "lookback", None) for strategy in self._strategies]
+        lookbacks = [lookback_of(strategy) for strategy in self._strategies]
         self.lookback = None if None in lookbacks else max(bars for bars in lookbacks if bars is not None)
-        self.feature_lookback = max(_feature_lookback(strategy) for strategy in self._strategies)
+        self.feature_lookback = max(feature_lookback_of(strategy) for strategy in self._strategies)
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights [N] of the active strategy, or None before the first start."""
@@ -44,11 +45,7 @@ class ScheduledStrategy:
             return None
         strategy = self._strategies[current]
         if window.features is not None and self.feature_lookback > 1:
-            bars = _feature_lookback(strategy)
+            bars = feature_lookback_of(strategy)
             own = window.features[-1] if bars == 1 else window.features[-bars:]
             window = replace(window, features=own)
         return strategy.target_weights(window, positions)
-
-
-def _feature_lookback(strategy: Strategy) -> int:
-    return int(getattr(strategy, "feature_lookback", 1))

@@ -104,8 +104,8 @@ class RolloutCollector:
         account_dtype = account_dtype or noise.dtype
         if normaliser is not None:
             normaliser.start(self.observation)
-        decisions = _Columns(len(noise), noise.dtype, account_dtype)
-        outcomes = _Columns(len(noise), noise.dtype)
+        decisions = _Columns(len(noise))
+        outcomes = _Columns(len(noise))
         finals = _FinalObservations(self, as_pair(self.observation, normaliser))
         if isinstance(env, MarketVecEnv):
             env.reuse_buffers(True)  # everything that is stored is copied
@@ -121,7 +121,7 @@ class RolloutCollector:
                 truncated_groups = truncated.any(-1)
                 finals.record(truncated_groups, as_pair(out.final_observation, normaliser))
                 terminated = out.terminated.view(self.shape)
-                outcomes.store(h, reward.view(self.shape), terminated, truncated, truncated_groups)
+                outcomes.store(h, reward.view(self.shape).to(noise.dtype), terminated, truncated, truncated_groups)
                 self.observation = out.observation
         finally:
             if isinstance(env, MarketVecEnv):
@@ -152,21 +152,16 @@ class RolloutCollector:
 
 
 class _Columns:
-    """Tensors [H, ...] allocated by the first row; floating-point ones get `dtype`, the first one `first_dtype`."""
+    """Tensors [H, ...] allocated by the first row."""
 
-    def __init__(self, horizon: int, dtype: torch.dtype, first_dtype: torch.dtype | None = None) -> None:
+    def __init__(self, horizon: int) -> None:
         self.horizon = horizon
-        self.dtype = dtype
-        self.first_dtype = first_dtype or dtype
         self.columns: list[Tensor] = []
 
     def store(self, h: int, *row: Tensor) -> None:
         """Store the values of step h."""
         if not self.columns:
-            for i, x in enumerate(row):
-                dtype = self.dtype if i else self.first_dtype
-                dtype = dtype if x.is_floating_point() else x.dtype
-                self.columns.append(x.new_empty(self.horizon, *x.shape, dtype=dtype))
+            self.columns = [x.new_empty(self.horizon, *x.shape) for x in row]
         for column, x in zip(self.columns, row, strict=True):
             column[h] = x
 
