@@ -9,8 +9,7 @@ A league trains one population member; its M seats are the M members of the mark
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 
@@ -19,6 +18,7 @@ from finrl_pod.protocols import MultiAgentVecEnv
 from finrl_pod.random import generator
 from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.algorithms.base import Metrics
+from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import PPOConfig
@@ -28,19 +28,11 @@ UNIFORM_SHARE = 0.5  # of opponents drawn without regard to how hard they are
 RETURN_MEMORY = 0.99  # weight of the past in the mean return against a champion, per finished batch of episodes
 
 
-@dataclass(frozen=True, eq=False)
-class Champion:
-    """Weights of the learners of all M seats at the end of a generation: name -> [M, ...]."""
-
-    generation: int
-    weights: Mapping[str, Tensor]
-
-
 class LeagueView:
     """A VecEnv of M members, one for each seat: the others of its markets act by champions of the league.
 
-    champions: newest last; without any the others take action 0. returns: [M, K], mean reward of each seat in episodes
-    against each champion.
+    champions: weights of the learners of all M seats, name -> [M, ...], newest last; without any the others take action
+    0. returns: [M, K], mean reward of each seat in episodes against each champion.
     """
 
     action_kind = "direct"
@@ -59,7 +51,7 @@ class LeagueView:
         self.device = market.device
         self.observation_size = market.observation_size
         self.action_size = market.action_size
-        self.champions: list[Champion] = []
+        self.champions: list[Params] = []
         self.returns = torch.zeros(self.members, 0, device=self.device)
         self._actor: MeanActor | None = None
         self._draws = generator(seed, 0, "league", self.device)
@@ -68,7 +60,7 @@ class LeagueView:
         self._opponent = torch.zeros(m, self.envs, m, dtype=torch.int64, device=self.device)  # champion of each seat
         self._episode = torch.zeros(m, self.envs, device=self.device)  # reward of the learner so far
 
-    def add(self, champion: Champion, spec: PolicySpec) -> None:
+    def add(self, champion: Params, spec: PolicySpec) -> None:
         """Add the newest champion; episodes that are under way meet it from their next start."""
         self._actor = self._actor or MeanActor(spec)
         self.champions.append(champion)
@@ -109,8 +101,8 @@ class LeagueView:
             return actions
         by_seat = own.permute(2, 0, 1, 3).reshape(m, m * e, 1, -1)  # [seat, copy x market, 1, S]
         nothing = own.new_zeros(m, m * e, 0, 0)
-        for k in range(len(self.champions)):
-            champion_action = self._actor.action(self.champions[k].weights, nothing, by_seat, None)  # [seat, M E, 1, D]
+        for k, champion in enumerate(self.champions):
+            champion_action = self._actor.action(champion, nothing, by_seat, None)  # [seat, M E, 1, D]
             champion_action = champion_action.view(m, m, e, -1).permute(1, 2, 0, 3)
             actions = torch.where((self._opponent == k).unsqueeze(-1), champion_action, actions)
         return actions
@@ -153,20 +145,20 @@ class League:
         self.generations = generations
         self.view = LeagueView(market, seed)
         self.learner = Learner(self.view, config, seed=seed)
-        self._add(0)  # the first champion is the agent before training
+        self._add()  # the first champion is the agent before training
 
     def learn(self, samples: int, callback: Callable[[Learner, Metrics], bool | None] | None = None) -> None:
         """Train each seat on at least `samples` steps of its markets."""
         each = -(-samples // self.generations)
         linear = self.config.learning_rate_schedule == "linear"
-        for generation in range(1, self.generations + 1):
-            rate = 1 - (generation - 1) / self.generations if linear else 1.0
+        for generation in range(self.generations):
+            rate = 1 - generation / self.generations if linear else 1.0
             self.learner.learn(each, callback=callback, schedule=lambda _, rate=rate: rate)  # type: ignore[misc]
-            self._add(generation)
+            self._add()
 
-    def _add(self, generation: int) -> None:
-        weights = {name: x.clone() for name, x in self.learner.algorithm.weights().items()}
-        self.view.add(Champion(generation, weights), self.learner.algorithm.spec)
+    def _add(self) -> None:
+        champion = {name: x.clone() for name, x in self.learner.algorithm.weights().items()}
+        self.view.add(champion, self.learner.algorithm.spec)
 
     def act(self, observation: JointObservation) -> Tensor:
         """Actions [1, E, M, D] of the learners without exploration, in one market of all."""

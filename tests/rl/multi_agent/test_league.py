@@ -9,7 +9,7 @@ from finrl_pod_app.multi_agent.training import execution_trades, exploitability
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.multi_agent.league import Champion, League
+from finrl_pod.rl.multi_agent.league import League
 from finrl_pod.rl.multi_agent.training import default_ppo
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig
 
@@ -28,7 +28,7 @@ def test_opponents_act_by_the_champion_that_was_drawn_for_them() -> None:
     league = League(market(), AGENT, generations=2, seed=1)
     for generation in (1, 2):  # champions with other weights
         weights = {name: x + 0.3 * generation for name, x in league.weights().items()}
-        league.view.add(Champion(generation, weights), league.learner.algorithm.spec)
+        league.view.add(weights, league.learner.algorithm.spec)
     view = league.view
     view.reset(0)
     assert view._opponent.unique().numel() == 3
@@ -38,7 +38,7 @@ def test_opponents_act_by_the_champion_that_was_drawn_for_them() -> None:
             for seat in range(2):
                 champion = view.champions[int(view._opponent[copy, e, seat])]
                 own = view._joint.own[copy, e, seat].view(1, 1, 1, -1)
-                weights = {name: x[seat : seat + 1] for name, x in champion.weights.items()}
+                weights = {name: x[seat : seat + 1] for name, x in champion.items()}
                 assert view._actor is not None
                 action = view._actor.action(weights, own.new_zeros(1, 1, 0, 0), own, None)
                 torch.testing.assert_close(joint[copy, e, seat], action.flatten())
@@ -46,7 +46,7 @@ def test_opponents_act_by_the_champion_that_was_drawn_for_them() -> None:
 
 def test_harder_champions_are_drawn_more() -> None:
     league = League(market(envs=2000), AGENT, seed=1)
-    league.view.add(Champion(1, league.weights()), league.learner.algorithm.spec)
+    league.view.add(league.weights(), league.learner.algorithm.spec)
     league.view.returns = torch.tensor([[0.0, -1.0], [-1.0, 0.0]])
     league.view.reset(0)
     share = (league.view._opponent == 1).float().mean((1, 2))
