@@ -46,11 +46,8 @@ class UnusableCompiler(CompilationError):
 
 def find_compiler() -> str | None:
     """The C++ compiler: $CXX, else g++, else clang++."""
-    for name in (os.environ.get("CXX", ""), "g++", "clang++"):
-        found = shutil.which(name) if name else None
-        if found:
-            return found
-    return None
+    names = (os.environ.get("CXX"), "g++", "clang++")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def compile_source(source: Path, library: Path, compiler: str, architecture: str = NATIVE) -> None:

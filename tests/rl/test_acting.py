@@ -72,7 +72,7 @@ def backtest_equity(learner: Learner, rules: ExecutionRules) -> torch.Tensor:
         values = shares * market.close[t]
         equity = cash + values.sum(-1)
         weights_held = values / equity.unsqueeze(-1)
-        inputs = DecisionInputs(market.features[t], market.tradable[t], weights_held)
+        inputs = DecisionInputs(market.features[t : t + 1], market.tradable[t : t + 1], weights_held)
         return target_weights(learner.algorithm.actor, params, inputs, equity, market.close[t], env.config)
 
     ledger = simulate(market, decide, env.first, env.last + 1, rules, env.config.cash, batch=len(MEMBERS))
@@ -103,7 +103,7 @@ def test_target_weights_are_the_softmax_of_the_mean_scores() -> None:
     tradable = torch.tensor([True, False, True])
     weights_held = torch.tensor([[0.2, 0.1, 0.3]], dtype=torch.float64).repeat(3, 1)
     equity = torch.full((3,), 1e6, dtype=torch.float64)
-    inputs = DecisionInputs(market.features[9], tradable, weights_held)
+    inputs = DecisionInputs(market.features[9:10], tradable.unsqueeze(0), weights_held)
     arguments = (learner.algorithm.actor, params, inputs, equity, market.close[9])
     weights = target_weights(*arguments, EnvironmentConfig())
     account = torch.cat([torch.full((3, 1), 0.4, dtype=torch.float64), weights_held], -1).view(3, 1, 1, 4)
@@ -122,7 +122,7 @@ def test_each_member_acts_on_its_own_account() -> None:
     params = {name: view.detach() for name, view in learner.algorithm.parameters.views.items()}
     weights_held = torch.tensor([[0.2, 0.1, 0.3], [0.0, 0.0, 0.0], [0.9, 0.0, 0.0]], dtype=torch.float64)
     equity = torch.tensor([1e6, 2e6, 3e6], dtype=torch.float64)
-    inputs = DecisionInputs(market.features[9], market.tradable[9], weights_held)
+    inputs = DecisionInputs(market.features[9:10], market.tradable[9:10], weights_held)
     batched = target_weights(learner.algorithm.actor, params, inputs, equity, market.close[9], config)
     for p in range(3):
         member_params = {name: value[p : p + 1] for name, value in params.items()}

@@ -39,7 +39,7 @@ def excess_growth(agent: Learner, prices: MarketTensor) -> float:
         return target_weights(
             agent.algorithm.actor,
             params,
-            DecisionInputs(prices.features[t], prices.tradable[t], positions),
+            DecisionInputs(prices.features[t : t + 1], prices.tradable[t : t + 1], positions),
             equity,
             prices.close[t],
             CONFIG,

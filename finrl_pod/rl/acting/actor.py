@@ -55,9 +55,9 @@ class MeanActor:
 class DecisionInputs(NamedTuple):
     """What a policy observes of the market and of P accounts.
 
-    features: [N, F] normalised, of the decision bar, and tradable: [N] bool; or [B, N, F] and [B, N] of the bars up to
-    it; an actor with an encoder uses the last ones. holdings: [P, N] weights of equity. extras: [P, X]
-    observed besides (`market.account_extras`), or None.
+    features: [B, N, F] normalised and tradable: [B, N] bool, of the bars up to the decision bar; an actor without an
+    encoder uses the last one. holdings: [P, N] weights of equity. extras: [P, X] observed besides
+    (`market.account_extras`), or None.
     """
 
     features: Tensor
@@ -80,7 +80,7 @@ def target_weights(
     equity: [P] in currency; prices: [N], closes of the decision bar.
     """
     holdings = inputs.holdings
-    tradable = _of_decision_bar(inputs.tradable)
+    tradable = inputs.tradable[-1]
     if rules.kind == "discrete":
         choice = choices(actor, params, inputs, rules)
         return choices_as_weights(choice, holdings, tradable, rules=rules_of(rules))
@@ -119,17 +119,9 @@ def _action(actor: Actor, params: Params, inputs: DecisionInputs, unit: Tensor |
         account = account * unit.unsqueeze(-1)
     if extras is not None:
         account = torch.cat([account, extras], -1)
-    if actor.spec.encoder == "none":
-        features = _of_decision_bar(features, 2)
-        tradable = _of_decision_bar(tradable)
-    else:
-        features = features[-actor.spec.lookback :]
-        tradable = tradable[-actor.spec.lookback :]
+    bars = -1 if actor.spec.encoder == "none" else slice(-actor.spec.lookback, None)
+    features = features[bars]
+    tradable = tradable[bars]
     rows = features.to(dtype).expand(p, 1, *features.shape)
     mask = None if bool(tradable.all()) else tradable.expand(p, 1, *tradable.shape)
     return actor.action(params, rows, account.to(dtype).view(p, 1, 1, -1), mask)
-
-
-def _of_decision_bar(x: Tensor, dims: int = 1) -> Tensor:
-    """The last row of x, or x if it has `dims` dimensions and so is a row itself."""
-    return x if x.dim() == dims else x[-1]
