@@ -42,5 +42,10 @@ class RecordedGraph(TorchDispatchMode):  # type: ignore[misc]
                     kept.copy_(new)
 
 
+def recorded_graph(work: Callable[[], None], generators: Sequence[RandomState]) -> Callable[[], None]:
+    """Record work; returns what repeats it."""
+    return RecordedGraph(work, generators).replay
+
+
 def _tensors(out: Any) -> list[Tensor]:
     return [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]

@@ -18,7 +18,7 @@ from finrl_pod.rl.training.graphs import GraphedIterations
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig, SACConfig
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, PPOConfig
-from tests.gpu.recorded_graph import RecordedGraph
+from tests.gpu.recorded_graph import recorded_graph
 from tests.markets import random_market
 
 RULES = EnvironmentConfig(envs=8, group=4, window=20)
@@ -61,7 +61,7 @@ def assert_same(one: Learner, other: Learner) -> None:
 @pytest.mark.parametrize("agent", AGENTS)
 def test_replayed_iterations_equal_eager_ones(agent: str) -> None:
     eager, graphed = make(AGENTS[agent]), make(AGENTS[agent])
-    graph = graphed.use_graphs(RecordedGraph)
+    graph = graphed.use_graphs(recorded_graph)
     expected, found = learn(eager, 8), learn(graphed, 8)
     assert graph.is_captured
     assert_same(eager, graphed)
@@ -72,7 +72,7 @@ def test_replayed_iterations_equal_eager_ones(agent: str) -> None:
 
 def test_rates_by_age_settings_and_snapshots_reach_a_graph() -> None:
     eager, graphed = make(PPO_AGENT), make(PPO_AGENT)
-    graph = graphed.use_graphs(RecordedGraph)
+    graph = graphed.use_graphs(recorded_graph)
     for learner in (eager, graphed):
         learn(learner, 4, schedule=lambda age: 1 / (1 + age))
         learner.algorithm.settings["gamma"].fill_(0.9)
@@ -84,7 +84,7 @@ def test_rates_by_age_settings_and_snapshots_reach_a_graph() -> None:
 
 def test_a_checkpoint_continues_a_graph() -> None:
     eager, graphed = make(PPO_AGENT), make(PPO_AGENT)
-    graph = graphed.use_graphs(RecordedGraph)
+    graph = graphed.use_graphs(recorded_graph)
     for learner in (eager, graphed):
         learn(learner, 4)
         state = learner.checkpoint()
@@ -97,7 +97,7 @@ def test_a_checkpoint_continues_a_graph() -> None:
 
 def test_a_replaced_setting_and_a_reset_are_recorded_again() -> None:
     eager, graphed = make(PPO_AGENT), make(PPO_AGENT)
-    graph = graphed.use_graphs(RecordedGraph)
+    graph = graphed.use_graphs(recorded_graph)
     for learner in (eager, graphed):
         learn(learner, 4)
         learner.algorithm.settings["gamma"] = torch.full((2,), 0.5, dtype=torch.float64)
@@ -134,7 +134,7 @@ def test_what_a_graph_cannot_repeat_stays_eager(kind: type[PPO], reason: str, ca
     eager, graphed = make(PPO_AGENT), make(PPO_AGENT)
     for learner in (eager, graphed):
         learner.algorithm.__class__ = kind
-    graph = graphed.use_graphs(RecordedGraph)
+    graph = graphed.use_graphs(recorded_graph)
     with caplog.at_level(logging.WARNING):
         learn(graphed, 6)
     assert reason in graph.refusal
@@ -156,6 +156,6 @@ def test_algorithms_that_decide_on_the_host_are_named(agent: AgentConfig, reason
     assert (
         reason
         in GraphedIterations(
-            learner.algorithm, learner.collector, RecordedGraph, learner.checkpoint, learner.resume
+            learner.algorithm, learner.collector, recorded_graph, learner.checkpoint, learner.resume
         ).refusal
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import torch
 
@@ -27,32 +26,22 @@ TOLERANCE = 1e-4  # between a graph and the eager iterations, relative and absol
 _log = logging.getLogger(__name__)
 
 
-class Graph(Protocol):
-    """Recorded work."""
-
-    def replay(self) -> None:
-        """Do the work once more, on the same tensors."""
-        ...
+Work = Callable[[], None]
+# Records work, done once by the time this returns what repeats it on the same tensors. The second argument: random
+# states that the work draws from.
+MakeGraph = Callable[[Work, Sequence[RandomState]], Work]
 
 
-# Records work, done once by the time this returns. The second argument: random states that the work draws from.
-MakeGraph = Callable[[Callable[[], None], Sequence[RandomState]], Graph]
-
-
-class CudaGraph:
+def cuda_graph(work: Work, generators: Sequence[RandomState]) -> Work:
     """A CUDA graph; torch raises RuntimeError for work that cannot be captured, such as a host synchronisation."""
-
-    def __init__(self, work: Callable[[], None], generators: Sequence[RandomState]) -> None:
-        self._graph = torch.cuda.CUDAGraph()
-        for generator in generators:
-            if isinstance(generator, torch.Generator):  # others keep their state in tensors
-                self._graph.register_generator_state(generator)
-        with torch.cuda.graph(self._graph):  # records, and runs nothing
-            work()
-        self.replay()
-
-    def replay(self) -> None:
-        self._graph.replay()
+    graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        if isinstance(generator, torch.Generator):  # others keep their state in tensors
+            graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):  # records, and runs nothing
+        work()
+    graph.replay()
+    return graph.replay
 
 
 class GraphedIterations:
@@ -78,7 +67,7 @@ class GraphedIterations:
         self._restore = restore
         self._factor = torch.ones_like(algorithm.settings["learning_rate"])
         self._metrics: Metrics = {}
-        self._graph: Graph | None = None
+        self._replay: Work | None = None
         self._addresses: tuple[int, ...] = ()
         self._warm = 0
         self.refusal = _obstacle(algorithm, collector)  # why iterations are eager, "" while they need not be
@@ -88,7 +77,7 @@ class GraphedIterations:
     @property
     def is_captured(self) -> bool:
         """Whether the next iteration replays a graph, unless a buffer moves before."""
-        return self._graph is not None
+        return self._replay is not None
 
     def iterate(self, rate_factor: RateFactor) -> Metrics:
         """As `Algorithm.iterate`."""
@@ -98,11 +87,11 @@ class GraphedIterations:
             self._factor.copy_(rate_factor)
         else:
             self._factor.fill_(rate_factor)
-        if self._graph is not None and self._addresses != self._now_at():
-            self._graph = None
+        if self._replay is not None and self._addresses != self._now_at():
+            self._replay = None
             self._warm = 0
-        if self._graph is not None:
-            self._graph.replay()
+        if self._replay is not None:
+            self._replay()
         elif self._warm < WARM_UP:
             self._warm += 1
             self._run()
@@ -127,18 +116,18 @@ class GraphedIterations:
         second = self._save()
         self._restore(before)
         try:
-            graph = self._make(self._run, self._algorithm.generators())
+            replay = self._make(self._run, self._algorithm.generators())
         except RuntimeError as error:
             self._refuse((str(error).splitlines() or ["unknown"])[0])
         else:
             graph_states = [self._save()]
-            graph.replay()
+            replay()
             graph_states.append(self._save())
             odd = [name for pair in zip((first, second), graph_states, strict=True) for name in _differences(*pair)]
             if odd:
                 self._refuse(f"replayed iterations give another {odd[0]}")
             else:
-                self._graph = graph
+                self._replay = replay
         self._restore(first)
         self._addresses = self._now_at()
         return metrics

@@ -26,7 +26,7 @@ from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.experience.rollout import RolloutCollector
 from finrl_pod.rl.optimisation.train_state import RateFactor
-from finrl_pod.rl.training.graphs import CudaGraph, GraphedIterations, MakeGraph
+from finrl_pod.rl.training.graphs import GraphedIterations, MakeGraph, cuda_graph
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig, TrainedAgentConfig
 from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
 
@@ -112,7 +112,7 @@ class Learner:
         like = self.algorithm.settings.get("learning_rate", torch.zeros(()))
         metrics: Metrics = {}
         if self._graph_runner is None and like.device.type == "cuda":
-            self.use_graphs(CudaGraph)
+            self.use_graphs(cuda_graph)
         for i in range(-(-samples // each)):
             if schedule is None:
                 metrics = self._iterate(1 - i * each / samples if linear else 1.0)
