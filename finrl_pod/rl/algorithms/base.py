@@ -74,7 +74,7 @@ class Algorithm(ABC):
         """
 
     @abstractmethod
-    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
+    def load_member(self, p: int, weights: Mapping[str, Tensor], training_state: Mapping[str, Tensor]) -> None:
         """Overwrite a member with the state of another."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -208,13 +208,13 @@ class TrainStateAlgorithm(TrainedAlgorithm):
         return self.train_state.detached(self.acting_part)
 
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        rest = {"reward_scale": self.reward_scale[p].cpu().clone(), **self.train_state.member(p)}
-        return self.train_state.parts[self.acting_part].parameters.member(p), rest
+        training_state = {"reward_scale": self.reward_scale[p].cpu().clone(), **self.train_state.member(p)}
+        return self.train_state.parts[self.acting_part].parameters.member(p), training_state
 
-    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
-        self.train_state.load(p, rest)
+    def load_member(self, p: int, weights: Mapping[str, Tensor], training_state: Mapping[str, Tensor]) -> None:
+        self.train_state.load(p, training_state)
         self.train_state.parts[self.acting_part].parameters.load(p, weights)
-        self.reward_scale[p] = rest["reward_scale"]
+        self.reward_scale[p] = training_state["reward_scale"]
 
 
 def spread_of_rewards(reward: Tensor) -> Tensor:

@@ -63,5 +63,5 @@ class ClosedForm(Algorithm):
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return self.parameters.member(p), {}
 
-    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:  # noqa: ARG002
+    def load_member(self, p: int, weights: Mapping[str, Tensor], training_state: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         self.parameters.load(p, weights)

@@ -128,8 +128,8 @@ class OffPolicy(TrainStateAlgorithm):
             states = {p: self.member(p) for p in warming}
             alive = self.alive.clone()
             metrics = self.learn(self.config.gradient_steps, rate_factor)
-            for p, (weights, rest) in states.items():  # an update is of all members
-                self.load_member(p, weights, rest)
+            for p, (weights, training_state) in states.items():  # an update is of all members
+                self.load_member(p, weights, training_state)
                 self.alive[p] = alive[p]
             if warming:
                 places = torch.tensor(warming, device=self.device)
@@ -263,8 +263,8 @@ class OffPolicy(TrainStateAlgorithm):
     def greedy(self, observation: Any) -> Tensor:
         return self._to_env(self._greedy_action(self.adapter.decode(self.adapter.encode(observation))))
 
-    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
-        super().load_member(p, weights, rest)
+    def load_member(self, p: int, weights: Mapping[str, Tensor], training_state: Mapping[str, Tensor]) -> None:
+        super().load_member(p, weights, training_state)
         self._has_reward_scale = False
 
     def generators(self) -> list[RandomState]:

@@ -257,8 +257,8 @@ class PPO(TrainedAlgorithm):
             assert isinstance(self.optimiser, Adam)
             with self._decay.after_step(self.optimiser, rate):
                 return self._kernel.update(data, indices, self._step_settings, self.optimiser, active, self.alive)
-        bar, account, *rest, advantage, target = (_select(x, indices) for x in data)
-        batch = [bar, account, *rest, _standardise(advantage), target]
+        bar, account, *decision, advantage, target = (_select(x, indices) for x in data)
+        batch = [bar, account, *decision, _standardise(advantage), target]
         return self._step(batch, rate, active, self.settings["target_kl"])
 
     def _step(self, batch: Sequence[Tensor], rate: Tensor, active: Tensor, target_kl: Tensor | None = None) -> Tensor:
@@ -412,16 +412,16 @@ class PPO(TrainedAlgorithm):
         return {**self.parameters.detached(), **(self.running.weights() if self.running else {})}
 
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        rest = {**self.optimiser.member(p), "reward_scale": self.reward_scale[p].cpu().clone()}
+        training_state = {**self.optimiser.member(p), "reward_scale": self.reward_scale[p].cpu().clone()}
         statistics, counts = self.running.member(p) if self.running else ({}, {})
-        return {**self.parameters.member(p), **statistics}, {**rest, **counts}
+        return {**self.parameters.member(p), **statistics}, {**training_state, **counts}
 
-    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
+    def load_member(self, p: int, weights: Mapping[str, Tensor], training_state: Mapping[str, Tensor]) -> None:
         self.parameters.load(p, weights)
-        self.optimiser.load(p, rest)
+        self.optimiser.load(p, training_state)
         if self.running is not None:
-            self.running.load(p, weights, rest)
-        self.reward_scale[p] = rest["reward_scale"]
+            self.running.load(p, weights, training_state)
+        self.reward_scale[p] = training_state["reward_scale"]
 
     def generators(self) -> list[RandomState]:
         return members_of(self._shuffles, self._noises, self.h_term.source if self.h_term else None, self._dropouts)

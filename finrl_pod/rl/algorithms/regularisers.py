@@ -171,15 +171,15 @@ class HTerm:
         member = torch.arange(p, device=self.device).unsqueeze(1)
         bar = rollout.bar.unsqueeze(-1).expand(horizon, p, groups, accounts)
         parts_of = {"account": rollout.account, "action": rollout.action, "log_probability": rollout.log_probability}
-        chosen = {name: cut(x)[member, best] for name, x in parts_of.items()}
-        self.buffer.add({"bar": cut(bar)[member, best], "reward": episode_rewards[member, best], **chosen})
+        columns = {name: cut(x)[member, best] for name, x in parts_of.items()}
+        self.buffer.add({"bar": cut(bar)[member, best], "reward": episode_rewards[member, best], **columns})
         size = (steps, self.config.h_trajectories)
         self._draws = iter(self.source.integers(self.buffer.count, size, dim=1))
 
     def energy(self, log_probability: LogProbability, discount: Tensor, valid: Valid = lambda _: None) -> Tensor:
         """H [P] of the next L trajectories sampled for each member, differentiable by the policy."""
-        chosen = next(self._draws).unsqueeze(0)
-        trajectories = {name: x[0] for name, x in self.buffer.take(chosen).items()}  # [P, L, K, ...]
+        indices = next(self._draws).unsqueeze(0)
+        trajectories = {name: x[0] for name, x in self.buffer.take(indices).items()}  # [P, L, K, ...]
         p, size, k = trajectories["reward"].shape
         flat = (p, size * k, 1)  # every step is an item of one account
         now = log_probability(

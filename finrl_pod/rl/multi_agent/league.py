@@ -64,8 +64,8 @@ class LeagueView:
         """Add the newest champion; episodes that are under way meet it from their next start."""
         self._actor = self._actor or MeanActor(spec)
         self.champions.append(champion)
-        known = self.returns if len(self.champions) > 1 else self.returns.new_zeros(self.members, 1)
-        start = known.mean(1, keepdim=True)
+        previous_returns = self.returns if len(self.champions) > 1 else self.returns.new_zeros(self.members, 1)
+        start = previous_returns.mean(1, keepdim=True)
         self.returns = torch.cat([self.returns, start], 1)
 
     def reset(self, seed: int) -> Tensor:

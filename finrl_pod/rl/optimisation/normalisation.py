@@ -90,22 +90,22 @@ class RunningNormaliser:
 
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Copies of the state of a member: (saved with the weights, saved with the optimiser)."""
-        rest = {
+        training_state = {
             "seen_count": self.rows.count[p],
             "sums": torch.stack([self.sums.mean[p, 0], self.sums.variance[p, 0], self.sums.count[p]]),
             "earned": self._returns[p],
         }
         weights = {name: x[p].cpu().clone() for name, x in self.weights().items()}
-        return weights, {name: x.cpu().clone() for name, x in rest.items()}
+        return weights, {name: x.cpu().clone() for name, x in training_state.items()}
 
-    def load(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
+    def load(self, p: int, weights: Mapping[str, Tensor], training_state: Mapping[str, Tensor]) -> None:
         """Overwrite a member."""
-        if self._returns.shape[1] != (envs := rest["earned"].shape[0]):
+        if self._returns.shape[1] != (envs := training_state["earned"].shape[0]):
             self._returns = self._returns.new_zeros(len(self._returns), envs)
-        self._returns[p] = rest["earned"]
+        self._returns[p] = training_state["earned"]
         for moments, mean, variance, count in (
-            (self.rows, weights[MEAN], weights[VARIANCE], rest["seen_count"]),
-            (self.sums, *rest["sums"]),
+            (self.rows, weights[MEAN], weights[VARIANCE], training_state["seen_count"]),
+            (self.sums, *training_state["sums"]),
         ):
             moments.mean[p] = mean
             moments.variance[p] = variance

@@ -155,7 +155,7 @@ class Learner:
     ) -> AgentSnapshot:
         """Everything needed to run or continue member p. Without a market it has neither features nor market rules."""
         env = self.env if isinstance(self.env, MarketVecEnv) else None
-        weights, rest = self.algorithm.member(p)
+        weights, training_state = self.algorithm.member(p)
         return AgentSnapshot(
             id=id,
             parent=parent,
@@ -166,7 +166,7 @@ class Learner:
                 "mandate": None if env is None or env.mandate is None else asdict(env.mandate),
             },
             weights=weights,
-            optimiser=rest,
+            optimiser=training_state,
             normaliser=self._normaliser,
             hyperparameters=self.hyperparameters(p),
             samples=self.samples[p],
@@ -189,9 +189,9 @@ class Learner:
         """`checkpoint` without the environments."""
         state = {f"slot.{name}": x.cpu().clone() for name, x in self.algorithm.slot_state(since).items()}
         for p in range(self.env.members):
-            weights, rest = self.algorithm.member(p)
+            weights, training_state = self.algorithm.member(p)
             state |= {f"weights.{p}.{name}": x for name, x in weights.items()}
-            state |= {f"rest.{p}.{name}": x for name, x in rest.items()}
+            state |= {f"rest.{p}.{name}": x for name, x in training_state.items()}
         # Prefixes of saved files: "stream" is a random generator, "world" the environment.
         state |= {f"stream.{i}": s.get_state() for i, s in enumerate(self.algorithm.generators())}
         return {**state, "alive": self.algorithm.alive.cpu().clone(), "samples": torch.tensor(self.samples)}
