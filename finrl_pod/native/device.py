@@ -70,10 +70,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Constant
             f"a GPU starts at most {' x '.join(map(str, GRID_LIMITS))} programs, but {kernel.__name__} needs "
             f"{' x '.join(map(str, grid))}; use fewer pods or accounts, or a shorter horizon"
         )
-    around: AbstractContextManager[None] = nullcontext()
-    if _observers:
-        around = _observers[-1](kernel.__name__, args, constants)
-    with around:
+    with _observers[-1](kernel.__name__, args, constants) if _observers else nullcontext():
         kernel[grid](*args, **constants)
 
 

@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 
 from finrl_pod.rl.algorithms.base import Metrics
-from finrl_pod.rl.algorithms.ppo import PPO, ROLLOUT_SETTINGS, explained_variance, flatten, to_items
-from finrl_pod.rl.experience.rollout import Rollout
+from finrl_pod.rl.algorithms.ppo import PPO, ROLLOUT_SETTINGS, explained_variance, flatten
+from finrl_pod.rl.experience.rollout import Rollout, to_items
 from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.types import Tensor
 

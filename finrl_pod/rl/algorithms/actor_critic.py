@@ -96,8 +96,6 @@ class ActorCritic(OffPolicy):
         """Whether this update includes the actor."""
         return self.updates % self.delay == 0
 
-    # ------------------------------------------------------------------ values
-
     def values(self, params: Params, obs: ModelInput, action: Tensor, critics: int) -> Tensor:
         """Values [P, M, K, A] of actions [P, K, A, D] by each of M critics."""
         effect = repeat(self.adapter.effect(action, obs), critics)

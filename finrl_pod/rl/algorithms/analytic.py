@@ -86,16 +86,12 @@ class DifferentiableAlgorithm(TrainStateAlgorithm):
             [{name: x for name, x in tensors.items() if name.startswith(CRITIC_PREFIXES)} for tensors in initial]
         )
 
-    # ------------------------------------------------------------------ defined by subclasses
-
     def _build(self, critic: Sequence[Mapping[str, Tensor]]) -> None:
         """Add further networks. critic: initial tensors of the policy critic, for each member."""
 
     @abstractmethod
     def _learn(self, trajectory: Trajectory, rate_factor: RateFactor) -> Metrics:
         """Learn from a trajectory; returns metrics [P]."""
-
-    # ------------------------------------------------------------------ an iteration
 
     @property
     def steps_per_iteration(self) -> int:
@@ -161,8 +157,6 @@ class DifferentiableAlgorithm(TrainStateAlgorithm):
             weights.append(weight)
             weight = torch.where(done_now, 1.0, weight * discount)
         return torch.stack([*weights, weight])
-
-    # ------------------------------------------------------------------ acting and state
 
     @torch.no_grad()
     def greedy(self, observation: Observation) -> Tensor:

@@ -9,6 +9,7 @@ Shapes: H steps, P members, G groups of A accounts, I = H * G items, M items of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -25,11 +26,11 @@ from finrl_pod.rl.algorithms.base import (
     spread_of_rewards,
 )
 from finrl_pod.rl.algorithms.regularisers import HTerm, Regularisers
-from finrl_pod.rl.experience.rollout import Rollout, RolloutCollector, as_pair, gae
+from finrl_pod.rl.experience.rollout import Rollout, RolloutCollector, as_pair, gae, to_items
 from finrl_pod.rl.fused.device_policy import DevicePolicy, make_device_policy
 from finrl_pod.rl.fused.policy_kernel import PolicyKernel, make_policy_kernel
 from finrl_pod.rl.networks.distributions import distribution_of, valid_scores
-from finrl_pod.rl.networks.layers import Params
+from finrl_pod.rl.networks.layers import Params, select_items
 from finrl_pod.rl.networks.lookback import PolicyInputs
 from finrl_pod.rl.networks.policies import Policy, PolicyInit, PolicySpec, make_policy, with_start
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
@@ -213,12 +214,7 @@ class PPO(TrainedAlgorithm):
     def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Values of the states, and of the states that each step led to before any reset: [H, P, G, A] both."""
         horizon, p, groups, accounts = rollout.reward.shape
-
-        def value(bar: Tensor, account: Tensor) -> Tensor:
-            if self._kernel is not None:
-                return self._kernel.value(bar, account)
-            return self._value(self.parameters.views, bar, account)
-
+        value = partial(self._value, self.parameters.views) if self._kernel is None else self._kernel.value
         final = (rollout.last, *rollout.final_observations)
         bars = torch.cat([rollout.bar, *(x.bar.unsqueeze(0) for x in final)])
         shape = (1, p, groups, accounts, -1)
@@ -257,7 +253,7 @@ class PPO(TrainedAlgorithm):
             assert isinstance(self.optimiser, Adam)
             with self._decay.after_step(self.optimiser, rate):
                 return self._kernel.update(data, indices, self._step_settings, self.optimiser, active, self.alive)
-        bar, account, *decision, advantage, target = (_select(x, indices) for x in data)
+        bar, account, *decision, advantage, target = (select_items(x, indices) for x in data)
         batch = [bar, account, *decision, _standardise(advantage), target]
         return self._step(batch, rate, active, self.settings["target_kl"])
 
@@ -440,24 +436,11 @@ class PPO(TrainedAlgorithm):
             self.h_term.buffer.load(state, int(state["counts"][0]))
 
 
-def to_items(x: Tensor) -> Tensor:
-    """[H, P, G, ...] -> [P, H * G, ...]."""
-    horizon, p, groups = x.shape[:3]
-    return x.transpose(0, 1).reshape(p, horizon * groups, *x.shape[3:])
-
-
 def flatten(rollout: Rollout, advantage: Tensor, target: Tensor) -> tuple[Tensor, ...]:
     """A rollout as items: bar [P, I], account [P, I, A, 1 + N], action [P, I, A, D], and [P, I, A] each of the
     log-probability, advantage and value target."""
     each = (rollout.bar, rollout.account, rollout.action, rollout.log_probability, advantage, target)
     return tuple(to_items(x) for x in each)
-
-
-def _select(x: Tensor, indices: Tensor) -> Tensor:
-    """Items of x [P, I, ...] at indices [P, M]: [P, M, ...]."""
-    if x.shape[0] == 1:
-        return x[0].index_select(0, indices[0]).unsqueeze(0)
-    return x[torch.arange(x.shape[0], device=x.device).unsqueeze(1), indices]
 
 
 def _standardise(advantage: Tensor) -> Tensor:

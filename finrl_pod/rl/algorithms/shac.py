@@ -14,8 +14,8 @@ import torch
 from finrl_pod.native.device import on_device
 from finrl_pod.rl.algorithms.analytic import DifferentiableAlgorithm, Trajectory
 from finrl_pod.rl.algorithms.base import Metrics
-from finrl_pod.rl.experience.rollout import gae
-from finrl_pod.rl.networks.layers import Params
+from finrl_pod.rl.experience.rollout import gae, to_items
+from finrl_pod.rl.networks.layers import Params, select_items
 from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import SHACConfig
 from finrl_pod.types import Tensor
@@ -83,8 +83,8 @@ class SHAC(DifferentiableAlgorithm):
     @torch.no_grad()
     def _returns(self, trajectory: Trajectory, reward: Tensor, last: Tensor, end: Tensor, truncated: Tensor) -> Tensor:
         """TD(lambda) returns [H, P, G, A] of all states of the trajectory, from the target critic."""
-        bars = _by_item(trajectory.bar)
-        states = _by_item(torch.stack(list(trajectory.account)))
+        bars = to_items(trajectory.bar)
+        states = to_items(torch.stack(list(trajectory.account)))
         values = self._value(self.train_state.targets["critic"].views, bars, states)
         values = values.view(reward.transpose(0, 1).shape).transpose(0, 1)
         next_values = torch.where(truncated, end, torch.cat([values[1:], last.unsqueeze(0)]))
@@ -101,23 +101,16 @@ class SHAC(DifferentiableAlgorithm):
 
     def _fit(self, trajectory: Trajectory, target: Tensor, rate_factor: RateFactor) -> Tensor:
         """Fit the critic in `epochs` passes over the trajectory; returns the mean loss [P]."""
-        p = target.shape[1]
-        data = [_by_item(x) for x in (trajectory.bar, torch.stack(list(trajectory.account)).detach(), target)]
+        data = [to_items(x) for x in (trajectory.bar, torch.stack(list(trajectory.account)).detach(), target)]
         items = data[0].shape[1]
         size = items // self.config.minibatches
-        member = torch.arange(p, device=self.device).unsqueeze(1)
         log = []
         for _ in range(self.config.epochs):
             order = self._shuffles.permutation(items)
             for i in range(self.config.minibatches):
                 indices = order[:, i * size : (i + 1) * size]
-                bar, account, returns = (x[member, indices] for x in data)
+                bar, account, returns = (select_items(x, indices) for x in data)
                 loss = (self._value(self.train_state.views("critic"), bar, account) - returns).square().mean((1, 2))
                 self.train_state.gradient_step("critic", loss, rate_factor)
                 log.append(loss.detach())
         return torch.stack(log).mean(0)
-
-
-def _by_item(x: Tensor) -> Tensor:
-    """[H, P, G, ...] -> [P, H * G, ...]"""
-    return x.transpose(0, 1).flatten(1, 2)

@@ -75,6 +75,12 @@ def gae(
     return advantages
 
 
+def to_items(x: Tensor) -> Tensor:
+    """[H, P, G, ...] -> [P, H * G, ...]."""
+    horizon, p, groups = x.shape[:3]
+    return x.transpose(0, 1).reshape(p, horizon * groups, *x.shape[3:])
+
+
 class RolloutCollector:
     """Steps P x G x A environments with a policy, without synchronising with the device."""
 

@@ -17,6 +17,7 @@ import torch
 
 from finrl_pod.native.device import block_size, launch, use_triton
 from finrl_pod.rl.networks.distributions import HALF_LOG_2PI
+from finrl_pod.rl.networks.layers import select_items
 from finrl_pod.types import Tensor
 
 BLOCK = 1024
@@ -210,10 +211,7 @@ def sum_over_rows(x: Tensor, row: Tensor, items: ItemsOfRows) -> Tensor:
 
 def _of_items(x: Tensor, row: Tensor | None, part: slice) -> Tensor:
     """Rows of x [P, R, ...] that a range of items has: [P, items, ...]."""
-    if row is None:
-        return x[:, part]
-    members = torch.arange(len(x), device=x.device).unsqueeze(1)
-    return x[members, row[:, part]]
+    return x[:, part] if row is None else select_items(x, row[:, part])
 
 
 def _add_to_rows(total: Tensor, x: Tensor, row: Tensor | None, part: slice) -> None:

@@ -19,7 +19,7 @@ import torch
 from finrl_pod.rl.fused import device_operations as ops
 from finrl_pod.rl.networks.distributions import GAUSSIAN, valid_scores
 from finrl_pod.rl.networks.encoder import mean_over_assets, weighted_codes
-from finrl_pod.rl.networks.layers import affine, product
+from finrl_pod.rl.networks.layers import affine, product, select_items
 from finrl_pod.rl.networks.policies import EquivariantPolicy, MlpPolicy, Policy
 from finrl_pod.rl.optimisation.optimiser import Adam, Parameters
 from finrl_pod.types import Tensor
@@ -360,12 +360,3 @@ class _EquivariantDevicePolicy(DevicePolicy):
 def _layer(prefix: str, kind: str, i: int) -> str:
     """Name of a layer tensor in an `AssetEncoder`."""
     return f"{prefix}encode_{kind}{i or ''}"
-
-
-def select_items(x: Tensor, indices: Tensor) -> Tensor:
-    """Items of x [P, I, ...] at indices [P, M]: [P, M, ...]."""
-    p, items = x.shape[:2]
-    if p == 1:
-        return x[0].index_select(0, indices[0]).unsqueeze(0)
-    flat = indices + torch.arange(0, p * items, items, device=x.device).unsqueeze(1)
-    return x.reshape(p * items, *x.shape[2:]).index_select(0, flat.reshape(-1)).view(*indices.shape, *x.shape[2:])

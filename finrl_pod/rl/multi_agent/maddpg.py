@@ -88,8 +88,6 @@ class MADDPG:
         self._choices = MemberGenerators(generators(seed, market.member_ids, "replay", device))
         self._observation: JointObservation | None = None
 
-    # ------------------------------------------------------------------ training
-
     def learn(self, samples: int, callback: Callable[[MADDPG, Metrics], bool | None] | None = None) -> Metrics:
         """Train on at least `samples` steps of the markets of each member; returns the last metrics [P]."""
         config = self.config
@@ -171,8 +169,6 @@ class MADDPG:
             scale = scale_of_rewards(rewards.std(1)) if self.config.scale_rewards else torch.ones_like(rewards[:, 0])
             self.reward_scale = scale
         return {**data, "reward": data["reward"] * self.reward_scale.view(-1, 1, 1)}
-
-    # ------------------------------------------------------------------ networks
 
     def _actions(self, params: Params, own: Tensor) -> Tensor:
         """Actions [P, B, M, D] for own observations [P, B, M, S]."""

@@ -17,6 +17,15 @@ from finrl_pod.types import Tensor
 Params = Mapping[str, Tensor]  # weights of R networks by name: [R, ...]
 
 
+def select_items(x: Tensor, indices: Tensor) -> Tensor:
+    """Items of x [P, I, ...] at indices [P, M]: [P, M, ...]."""
+    p, items = x.shape[:2]
+    if p == 1:
+        return x[0].index_select(0, indices[0]).unsqueeze(0)
+    flat = indices + torch.arange(0, p * items, items, device=x.device).unsqueeze(1)
+    return x.reshape(p * items, *x.shape[2:]).index_select(0, flat.reshape(-1)).view(*indices.shape, *x.shape[2:])
+
+
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Affine layer: x [R, ..., I] @ weight [R, I, O] + bias [R, O] -> [R, ..., O]."""
     if x.dim() == 3:

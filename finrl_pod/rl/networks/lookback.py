@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from finrl_pod.random import RandomSource
-from finrl_pod.rl.networks.layers import Params, affine, product, uniform
+from finrl_pod.rl.networks.layers import Params, affine, product, select_items, uniform
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Tensor
 
@@ -52,11 +52,7 @@ class PastRows(NamedTuple):
 
     def of_items(self, codes: Tensor) -> Tensor:
         """Codes of the windows [R, D, N, C] as codes of the items [R, K, N, C]."""
-        if self.position is None:
-            return codes
-        r, d, n, c = codes.shape
-        flat = self.position + torch.arange(r, device=codes.device).unsqueeze(1) * d
-        return codes.reshape(r * d, n * c).index_select(0, flat.reshape(-1)).view(r, -1, n, c)
+        return codes if self.position is None else select_items(codes, self.position)
 
     def copies(self, count: int) -> PastRows:
         """Repeated for `count` networks of each member, the copies of a row next to each other."""

@@ -88,8 +88,6 @@ class TrainState:
         """Detached parameters of a part: name -> [R, ...]."""
         return self.parts[name].parameters.detached()
 
-    # ------------------------------------------------------------------ steps
-
     def gradient_step(self, name: str, loss: Tensor, factor: RateFactor) -> Tensor:
         """One gradient step of a part on its loss [R]; returns the largest gradient norm of each member [P].
 
