@@ -12,20 +12,18 @@ from finrl_pod.random import key
 from finrl_pod.types import Floats, Positions, Window
 
 
-def is_new_month(window: Window) -> bool:
-    """Whether the decision bar is the first of its calendar month (UTC). Needs a window of two bars."""
-    months = window.times[-2:].astype("datetime64[M]")
-    return len(months) == 2 and bool(months[0] != months[1])
-
-
 def holds_only_cash(positions: Positions) -> bool:
     """Whether the account has no holdings, as at the first bar of a backtest."""
     return not np.any(positions.weights)
 
 
 def is_rebalance_bar(window: Window, positions: Positions) -> bool:
-    """Whether a monthly strategy trades: at the first bar of a month, and while it holds only cash."""
-    return holds_only_cash(positions) or is_new_month(window)
+    """Whether a monthly strategy trades: at the first bar of a month (UTC), and while it holds only cash.
+
+    Needs a window of two bars.
+    """
+    months = window.times[-2:].astype("datetime64[M]")
+    return holds_only_cash(positions) or bool(months[0] != months[-1])
 
 
 YEAR = 252

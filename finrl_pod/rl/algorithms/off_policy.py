@@ -204,17 +204,15 @@ class OffPolicy(TrainStateAlgorithm):
             batches = self._batches(min(left, PREFETCH))
             for batch, noise in batches:
                 self.updates += 1
-                log.append(self._update(self._with_dropout(batch), noise, factor))
+                keep = self._dropout_factors()  # of the codes of encoders, the same for all networks
+                obs = batch.obs.with_dropout(keep)
+                batch_with_dropout = batch._replace(obs=obs, next_obs=batch.next_obs.with_dropout(keep))
+                log.append(self._update(batch_with_dropout, noise, factor))
             left -= len(batches)
         return {
             name: torch.stack(column).nanmean(0)
             for name, column in zip(self.METRICS, zip(*log, strict=True), strict=True)
         }
-
-    def _with_dropout(self, batch: Batch) -> Batch:
-        """The batch, with the codes of encoders multiplied by newly drawn factors, the same for all networks."""
-        keep = self._dropout_factors()
-        return batch._replace(obs=batch.obs.with_dropout(keep), next_obs=batch.next_obs.with_dropout(keep))
 
     def _batches(self, count: int) -> list[tuple[Batch, Tensor]]:
         """Samples and normal numbers for `count` updates."""

@@ -107,7 +107,7 @@ class PPO(TrainedAlgorithm):
     def _options_without_kernel(self) -> dict[str, bool]:
         """Options that the programs for CPUs and GPUs do not implement; autograd is used where one is on."""
         return {
-            "an encoder": self.inputs.has_encoder,
+            "an encoder": self.spec.encoder != "none",
             "gSDE": self.config.use_sde,
             "the H-term or the diversity bonus": self.regularisers is not None,
             "RMSprop": not isinstance(self.optimiser, Adam),

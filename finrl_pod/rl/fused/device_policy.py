@@ -71,7 +71,6 @@ class DevicePolicy(ABC):
         tradable: Tensor | None,
         activation_dtype: torch.dtype | None = None,
     ) -> None:
-        self._policy = policy
         self.spec = policy.spec
         self._parameters = parameters
         self.dtype = activation_dtype or parameters.flat.dtype

@@ -312,11 +312,6 @@ class PolicyInputs:
             every = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
             self._table = FeatureTable(features, every if tradable is None else tradable, spec.lookback)
 
-    @property
-    def has_encoder(self) -> bool:
-        """Whether codes stand beside the features."""
-        return self._table is not None
-
     def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         """Initial parameters of the encoders of one member."""
         return {

@@ -84,10 +84,6 @@ class RunningNormaliser:
         """Statistics needed for acting, [P, S] each."""
         return {MEAN: self.rows.mean, VARIANCE: self.rows.variance}
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the `weights` of a member."""
-        return {name: tuple(x.shape[1:]) for name, x in self.weights().items()}
-
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Copies of the state of a member: (saved with the weights, saved with the optimiser)."""
         training_state = {
