@@ -89,7 +89,6 @@ def linear(problem: Problem, weights: Tensor) -> Agents:
 
 
 def closed_form_weights(problem: Problem) -> Tensor:
-    """Weights [F] of `agent.algorithm = "closed_form"`."""
     first = max(problem.train[0], problem.market.first)
     last = problem.train[1] - REWARD_LAG
     return solved_weights(problem.market, problem.environment, problem.mandate, first, last)

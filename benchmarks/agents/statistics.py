@@ -23,7 +23,6 @@ Cell = Sequence[tuple[Floats, Floats]]  # simple returns [T] of an account and o
 
 
 def protocol(name: str) -> str:
-    """SHA-256 of a protocol file."""
     return hashlib.sha256((FOLDER / name).read_bytes()).hexdigest()
 
 
@@ -74,12 +73,10 @@ def pool_measures(cells: Mapping[str, Cell]) -> dict[str, tuple[float, float, fl
 
 
 def record(name: str, value: float, low: float, high: float, config: Mapping[str, Any], unit: str = "") -> Record:
-    """A row as the results file stores it."""
     return {"name": name, "value": value, "low": low, "high": high, "unit": unit, "config": dict(config)}
 
 
 def single_record(name: str, value: float, config: Mapping[str, Any]) -> Record:
-    """A row of one value."""
     return record(name, value, value, value, config)
 
 

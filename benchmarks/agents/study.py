@@ -92,7 +92,6 @@ def _name(cell: cells.Cell) -> str:
 
 
 def _is_done(task: Task) -> bool:
-    """Whether the rows of a task are there, perhaps from another process."""
     label = _label(task.part)
     return any((row["config"].get(label), row["config"].get("key")) == task[:2] for row in read(ROWS))
 

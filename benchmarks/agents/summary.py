@@ -131,7 +131,6 @@ def _no_edge(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Markdown tables of docs/results.md."""
     pooled_rows = [row for row in rows if row["name"] == POOLED]
     sections = []
     for group in GROUPS:

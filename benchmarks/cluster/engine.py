@@ -153,7 +153,6 @@ def waiting_config(scheduler: Scheduler, shards: int, pods: int, rounds: int) ->
 
 
 def time_run(config: RunConfig, executor: Executor, folder: Path, shards: int) -> tuple[float, Outcome]:
-    """Seconds from the first assignment to the last result."""
     run = RunDirectory.create(folder, config, "waiting")
     outcome = Tournament(config, run, executor, groups=make_groups(config, shards)).run()
     events = [event for event in read_events(folder / "events.jsonl") if event["event"] in ("assigned", "result")]
@@ -226,7 +225,6 @@ def _kill_node(cluster: LocalCluster) -> None:
 
 
 def _kill_worker(cluster: LocalCluster) -> None:
-    """SIGKILL to the worker process of the second node."""
     for process in cluster.nodes[1].processes:
         if process.is_running() and any("RayShard" in word for word in process.cmdline()):
             process.kill()
@@ -348,8 +346,6 @@ Part = Literal["leaderboard", "snapshot", "ray_results", "overhead", "recovery",
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Settings of `cluster`. only: parts; empty for all."""
-
     only: tuple[Part, ...] = ()
 
 

@@ -53,11 +53,9 @@ class VirtualExecutor:
 
     @property
     def free(self) -> int:
-        """Number of idle shards."""
         return len(self._idle)
 
     def submit(self, assignment: Assignment) -> str:
-        """Start an assignment on the idle shard of the lowest number."""
         shard = self._idle.pop(0)
         seconds = self._duration(assignment) / self._speeds[shard]
         lost = bool(self._random.random() < self._loss)
@@ -110,7 +108,6 @@ class WaitingTrainer:
         self._sleep = sleep
 
     def run(self, assignment: Assignment, report: Callable[[int], None] = lambda _: None) -> AssignmentResult:
-        """Wait, and make results."""
         self._sleep(self._seconds(assignment))
         pods = len(assignment.group.slots)
         report(assignment.samples * pods)

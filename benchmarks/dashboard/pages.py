@@ -71,7 +71,6 @@ def page_rows(settings: PageSettings) -> Iterator[Row]:
 
 
 def content(folder: Path) -> dict[str, int]:
-    """Size of the data."""
     from finrl_pod_app.dashboard.queries import paper_journal
 
     journal = paper_journal.load(folder / "journal.sqlite")
@@ -155,7 +154,6 @@ class Daily:
 
 
 def browser_rows(folder: Path, visits: int, config: dict[str, Any]) -> Iterator[Row]:
-    """First paint, pages and slider in a browser."""
     from finrl_pod_app.dashboard.script.main import PAGES
     from playwright.sync_api import sync_playwright
 

@@ -208,7 +208,6 @@ def _leaked_future(bars: int, device: torch.device) -> list[Row]:
 
 
 def _tests(_: torch.device) -> list[Row]:
-    """The tests of the GPU path, by pytest."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TEST_FOLDER)]
     process = subprocess.run(command, capture_output=True, text=True, timeout=TEST_SECONDS, check=False)
     summary = (process.stdout.splitlines() or process.stderr.splitlines() or ["no tests"])[-1]

@@ -50,7 +50,6 @@ def add_flags(parser: argparse.ArgumentParser, defaults: Any, unused_flags: Sequ
 
 
 def settings_of(defaults: SettingsT, options: argparse.Namespace) -> SettingsT:
-    """The record with the values of its flags."""
     changes = {}
     for field in fields(defaults):  # type: ignore[arg-type]
         value = getattr(options, field.name, None)

@@ -75,7 +75,6 @@ def median_row(name: str, values: Sequence[float], unit: str, config: Mapping[st
 
 
 def single_row(name: str, value: float, unit: str, **config: Any) -> Row:
-    """Return a row of one measurement."""
     return Row(name, value, value, value, unit, config)
 
 
@@ -106,7 +105,6 @@ def _synchronize(device: torch.device) -> None:
 
 
 def document(rows: Sequence[Row], machine: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the object that --json prints."""
     return {"rows": [asdict(row) for row in rows], "machine": dict(machine)}
 
 
@@ -116,7 +114,6 @@ def as_json(values: Mapping[str, Any]) -> str:
 
 
 def as_table(rows: Sequence[Row]) -> str:
-    """Format rows as an aligned text table."""
     cells = [COLUMNS, *((row.name, *map(_short, (row.value, row.low, row.high)), row.unit) for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
     lines = []

@@ -30,7 +30,6 @@ class Recipe:
     samples: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return {"samples": self.samples, "environment": asdict(self.environment), "agent": asdict(self.agent)}
 
 
@@ -45,7 +44,6 @@ class TrainedAgent:
 
 
 def train(market: MarketTensor, recipe: Recipe, first: int, last: int, seed: int, label: str) -> TrainedAgent:
-    """Train one agent on decision bars first to last of the market."""
     env = PortfolioEnv(market, recipe.environment, first=first, last=last)
     learner = Learner(env, recipe.agent, seed=seed)
     start = last_report = time.perf_counter()
@@ -92,7 +90,6 @@ _RECIPES: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
 
 
 def recipe(algorithm: str) -> Recipe:
-    """Return the recipe of an algorithm on the leaked future, with groups of 16 accounts."""
     envs, samples, overrides = _RECIPES[algorithm]
     agent = ALGORITHMS[algorithm].config_class(**{"algorithm": algorithm, **overrides})
     return Recipe(EnvironmentConfig(envs=envs, group=16), agent, samples)

@@ -79,7 +79,6 @@ def _is_selected(name: str, study: MarketStudy) -> bool:
 
 
 def jobs() -> Iterator[Job]:
-    """All trainings of the study."""
     for urgency in URGENCIES:
         yield from (job(f"execution_{urgency:g}", seed, recipes.execution(urgency), _execution) for seed in SEEDS)
     for traders in TRADERS:
@@ -93,7 +92,6 @@ def jobs() -> Iterator[Job]:
 
 
 def job(name: str, seed: int, recipe: Recipe, measure: Measure) -> Job:
-    """A training of a recipe. measure: the numbers of its policy."""
     return Job({"name": name, "seed": seed}, partial(_train, seed, recipe, measure))
 
 

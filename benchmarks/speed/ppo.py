@@ -24,7 +24,6 @@ POPULATION = SpeedSettings(policy="equivariant", members=32)
 
 
 def ppo_rows(settings: SpeedSettings, device: torch.device = CPU) -> list[Row]:
-    """Measure samples/s collected and learned from, over all members."""
     settings.check()
     work, samples = _work(settings, device)
     start = time.perf_counter()

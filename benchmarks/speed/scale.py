@@ -61,7 +61,6 @@ class Size(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the stored panel."""
         return f"{self.symbols}x{self.bars}x{self.bar}"
 
 
@@ -149,7 +148,6 @@ def measure(size: Size, settings: ScaleSettings, device: torch.device) -> dict[s
 
 
 def budget(config: RunConfig) -> int:
-    """Samples of all pods and generations."""
     tournament = config.tournament
     return tournament.pods * tournament.generations * tournament.samples_per_generation
 

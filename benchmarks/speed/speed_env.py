@@ -66,7 +66,6 @@ class SpeedSettings:
 
     @property
     def envs_each(self) -> int:
-        """Environments per member."""
         return self.envs // self.members
 
     @property

@@ -87,7 +87,6 @@ def jobs(settings: StudySettings) -> Iterator[Job]:
 
 
 def key_of(cell: Cell, seed: int, side: str) -> dict[str, Any]:
-    """What identifies the record of a training."""
     return {
         "algorithm": _algorithm_of(cell, side), "env": cell.env, "seed": seed, "side": side, "asked": cell.steps,
         "settings": _digest(cell),
@@ -95,7 +94,6 @@ def key_of(cell: Cell, seed: int, side: str) -> dict[str, Any]:
 
 
 def _algorithm_of(cell: Cell, side: str) -> str:
-    """Name of the algorithm that a side runs."""
     return cell.algorithm if side == OURS else cell.against
 
 
@@ -208,7 +206,6 @@ def _linear_decay(value: float) -> Callable[[float], float]:
 
 
 def rows_of(records: Sequence[Record]) -> Iterator[Row]:
-    """Rows of each cell for which both sides have results."""
     for cell in (cell for stage in STAGES for cell in stage):
         for steps in sorted({record["asked"] for record in records if record["env"] == cell.env}):
             sized_cell = dataclasses.replace(cell, steps=steps)
@@ -218,7 +215,6 @@ def rows_of(records: Sequence[Record]) -> Iterator[Row]:
 
 
 def _results_of(records: Sequence[Record], cell: Cell, side: str) -> list[Record]:
-    """Results of one side of a cell, by seed."""
     by_seed = {r["seed"]: r for r in records if key_of(cell, r["seed"], side).items() <= r.items()}
     return [by_seed[seed] for seed in sorted(by_seed)]
 

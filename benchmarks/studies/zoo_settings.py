@@ -74,7 +74,6 @@ class Cell:
 
     @property
     def zoo(self) -> dict[str, Any]:
-        """The entry of the Zoo as published."""
         return ZOO[self.against, self.env]
 
 

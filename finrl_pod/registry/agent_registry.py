@@ -70,7 +70,6 @@ class AgentRegistry:
         return agents[self._complete(text, "agent", list(agents))]
 
     def champions(self) -> Iterator[Champion]:
-        """All champions, oldest first."""
         for address in self.addresses():
             yield self._champion(address)
 
@@ -198,12 +197,10 @@ def run_files(folder: Path, agents: set[str]) -> dict[str, str]:
 
 
 def champion_key(address: str) -> str:
-    """Key of a champion record."""
     return f"{CHAMPIONS}/{address}.json"
 
 
 def object_key(digest: str) -> str:
-    """Key of a file."""
     return f"{OBJECTS}/{digest[:2]}/{digest}"
 
 

@@ -25,7 +25,6 @@ MIN_AGE = timedelta(hours=1)  # files of a push that has not written its champio
 
 
 def check_strategy_name(name: str) -> None:
-    """Raise RegistryError for an invalid strategy name."""
     if not _NAME.fullmatch(name):
         raise RegistryError(
             "a strategy name has letters, digits, '.', '_' and '-', starts with a letter or digit and is at most 64 "

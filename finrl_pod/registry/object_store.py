@@ -88,7 +88,6 @@ class ObjectStore:
     # ------------------------------------------------------------------ writing
 
     def write(self, key: str, data: bytes) -> None:
-        """Write a file, replacing an existing one."""
         with self._registry_errors("write to"):
             if self._folder is not None:
                 path = self._folder / key

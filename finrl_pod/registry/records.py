@@ -56,12 +56,10 @@ class Champion:
 
     @property
     def address(self) -> str:
-        """SHA-256 of the record."""
         return sha256(self.encode())
 
     @property
     def members(self) -> tuple[AgentRecord, ...]:
-        """The agents that form the ensemble."""
         return tuple(agent for agent in self.agents if agent.share)
 
     @property
@@ -106,7 +104,6 @@ class Handover:
 
     @property
     def champion(self) -> str:
-        """Address of the champion to trade."""
         return self.champions[-1]
 
     @property

@@ -46,7 +46,6 @@ def make_groups(config: RunConfig, shards: int = 1) -> tuple[Group, ...]:
 
 
 def groups_of_slots(config: RunConfig, slots: Sequence[Sequence[int]]) -> tuple[Group, ...]:
-    """Groups with these slots."""
     agents = 1 + len(config.cohorts)
     return tuple(Group(number, group_slots[0] % agents, tuple(group_slots)) for number, group_slots in enumerate(slots))
 
@@ -79,7 +78,6 @@ class Assignment:
 
     @property
     def key(self) -> tuple[int, int]:
-        """(group, number), unique in a run."""
         return self.group.number, self.number
 
 
@@ -107,7 +105,6 @@ class AssignmentResult:
 
     @property
     def key(self) -> tuple[int, int]:
-        """(group, number) of the assignment."""
         return self.group, self.number
 
 

@@ -107,7 +107,6 @@ class Cohort:
         self.learner.learn(samples, callback=on_iteration, schedule=schedule)
 
     def scores(self, generation: int, scorer: Scorer) -> ValidationResult:
-        """Score all pods."""
         result = scorer(self.learner)
         diverged_pods = [not alive for alive in self.learner.alive]
         equity = result.equity.copy()

@@ -47,7 +47,6 @@ class Dispatcher:
         self._samples = run.samples_per_generation(config)
 
     def add(self, pending: Iterable[Pending]) -> None:
-        """Put assignments at the end of the queue."""
         self._queue.extend(pending)
 
     def clear(self) -> None:

@@ -81,7 +81,6 @@ def perturb(
 
 
 def _sample(centre: Mapping[str, float], rng: np.random.Generator) -> dict[str, float]:
-    """Sample around the values `centre`."""
     spread = math.log(RATE_FACTOR)
     samples = {}
     for name, value in centre.items():

@@ -55,11 +55,9 @@ class Leaderboard:
 
     @property
     def best(self) -> Score | None:
-        """Best score, None while empty."""
         return self.scores[0] if self.scores else None
 
     def of_slots(self, slots: Collection[int]) -> Leaderboard:
-        """Entries of these slots."""
         return replace(self, scores=tuple(score for score in self.scores if score.slot in slots))
 
 

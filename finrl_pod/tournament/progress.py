@@ -42,7 +42,6 @@ class Budget:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training so far."""
         return self._clock() - self._origin
 
     def share(self, rounds: int) -> float:

@@ -61,7 +61,6 @@ class Comparison:
     returns: Mapping[str, Floats]
 
     def age(self, samples: int) -> int:
-        """Age in generations."""
         return round(samples / self.config.samples_per_generation)
 
     def is_protected(self, score: Score) -> bool:

@@ -139,7 +139,6 @@ class RunDirectory:
 
     @property
     def config(self) -> RunConfig:
-        """Config of the run."""
         return parse(self._config_value("config", dict), f"the config of the run in {self.path}")
 
     @property
@@ -156,7 +155,6 @@ class RunDirectory:
         return (self.state() or initial_state(self.config.tournament, ())).leaderboard
 
     def snapshot(self, agent: str) -> AgentSnapshot:
-        """One saved agent."""
         return snapshots.load(self._snapshots / f"{agent}.json")
 
     def agents(self) -> list[Score]:
@@ -208,7 +206,6 @@ class RunDirectory:
 
     @property
     def has_start(self) -> bool:
-        """Whether the policy that agents start from is saved."""
         return self._start_file.exists()
 
     def save_validation(self, generation: int, returns: Mapping[str, Floats]) -> None:

@@ -37,7 +37,6 @@ class Pending:
 
     @property
     def key(self) -> tuple[int, int]:
-        """(group, number)."""
         return self.group.number, self.number
 
 

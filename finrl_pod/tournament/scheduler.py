@@ -100,7 +100,6 @@ class Scheduler(ABC):
         """Count what a run starts or continues with."""
 
     def algorithm_of(self, group: int) -> str:
-        """Name of the algorithm of a group."""
         assert self._state is not None
         return (self.config.agent, *self.config.cohorts)[self._state.groups[group].cohort].algorithm
 
@@ -236,7 +235,6 @@ class GenerationalScheduler(Scheduler):
         return state
 
     def limit(self, rounds: int) -> float:
-        """An equal share of the remaining time."""
         return self.budget.share(rounds)
 
     def stage(self, group: int) -> str:
@@ -259,7 +257,6 @@ class AsynchronousScheduler(Scheduler):
         return tuple(pending for group in state.groups for pending in self.generate(state, [group], 0))
 
     def begin(self, state: RunState, pending: Sequence[Pending]) -> None:
-        """Count the assignments that have been made."""
         self._total = len(state.groups) * self.config.tournament.generations
         numbers = {score.slot: score.generation for score in state.current}
         numbers |= {slot: waiting.number for waiting in pending for slot in waiting.group.slots}

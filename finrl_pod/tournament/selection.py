@@ -187,7 +187,6 @@ def _best(table: Floats, order: Counts, roots: Sequence[str], size: int) -> Coun
 
 
 def _every_entry(table: Floats, order: Counts, roots: Sequence[str], size: int) -> Counts:  # noqa: ARG001
-    """Every entry once."""
     return np.ones(table.shape[1], dtype=np.int64)
 
 

@@ -15,7 +15,6 @@ from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write name -> tensor."""
     from safetensors.torch import save as to_bytes
 
     write_bytes(path, to_bytes({name: x.cpu().contiguous() for name, x in tensors.items()}))

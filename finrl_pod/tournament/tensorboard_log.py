@@ -71,7 +71,6 @@ class EventFile:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

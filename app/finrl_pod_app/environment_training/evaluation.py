@@ -104,12 +104,10 @@ class Scores:
         return max((score for score in self.member_scores if score is not None), default=None)
 
     def state(self) -> ScoreState:
-        """State to save in a checkpoint."""
         last = [list(returns) for returns in self._last]
         return ScoreState(last, self.episodes, self.unscored_count, self.best, self.curve)
 
     def load(self, state: ScoreState) -> None:
-        """Restore a saved state."""
         self._last = [deque(returns, maxlen=LAST) for returns in state.last]
         self.episodes = state.episodes
         self.unscored_count = state.unscored

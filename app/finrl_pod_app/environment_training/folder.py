@@ -177,7 +177,6 @@ class RunFolder:
             raise RunError(f"{self.path / name} is missing or damaged; start a new run in another folder") from None
 
     def _delete_old_files(self, keep: set[str]) -> None:
-        """Delete the files of earlier checkpoints."""
         for kind in ("replay", "learner"):
             for path in self.path.glob(f"{kind}-*.safetensors"):
                 if path.name not in keep:

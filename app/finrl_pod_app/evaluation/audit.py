@@ -116,7 +116,6 @@ class Audit(JsonRecord):
         return clean(self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values of the audit, infinite numbers as null."""
         return {"subject": self.subject, "clean": self.clean, **super().to_dict()}
 
 

@@ -261,7 +261,6 @@ def run_references(tested_name: str, panel: Panel, period: MarketPeriod) -> dict
 def _mandate_parts(
     inputs: BacktestInputs, recorder: MandateRecorder, results: Mapping[str, BacktestResult]
 ) -> ReportParts:
-    """Parts of the report on the mandate of a champion."""
     champion = results[CHAMPION]
     period = mandate_period(inputs.config, results, recorder.desired_tilts(champion.times, len(champion.symbols)))
     return mandate_parts(inputs.config, results, {"test": period})
@@ -349,7 +348,6 @@ def _write(
     results: Mapping[str, BacktestResult],
     tables: Mapping[str, Mapping[str, Sequence[Any]]],
 ) -> None:
-    """Write the report and the tables."""
     from finrl_pod.evaluate.export import write_results, write_table
     from finrl_pod_app.report.html import write_report
 

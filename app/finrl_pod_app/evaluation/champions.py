@@ -37,7 +37,6 @@ DECISIONS = "0.1.0"
 
 
 def load_champion(run: RunDirectory, members: ChampionMembers) -> PolicyStrategy:
-    """The ensemble of a run as a strategy."""
     return PolicyStrategy([run.snapshot(agent) for agent in members.ids], members.ensemble_weights, rule=members.rule)
 
 

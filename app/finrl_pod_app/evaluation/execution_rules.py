@@ -49,7 +49,6 @@ class PaperRules:
         return paper_backtest.result, len(paper_backtest.orders)
 
     def description(self) -> list[str]:
-        """Return the rules as sentences for a report."""
         rules = self.rules
         shares = "fractional shares" if rules.fractional else "whole shares"
         sentences = [
@@ -136,7 +135,6 @@ class LimitedStrategy:
         self._rules = rules
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        """Target weights of the wrapped strategy within the limits."""
         weights = self.inner.target_weights(window, positions)
         if weights is None:
             return None

@@ -55,15 +55,12 @@ class SweepRow:
     metrics: Mapping[str, float]
 
     def to_dict(self) -> dict[str, str | float | None]:
-        """JSON values: the keys and metrics side by side."""
         values: dict[str, str | float | None] = to_plain({**{key: getattr(self, key) for key in KEYS}, **self.metrics})
         return values
 
 
 @dataclasses.dataclass(frozen=True)
 class Seconds:
-    """Duration of the decisions and of the accounts in a sweep."""
-
     decisions: float
     accounting: float
 
@@ -80,7 +77,6 @@ class Sweep:
     seconds: Seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values, NaN as null."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         rows = [row.to_dict() for row in self.rows]
         return dict(to_plain({**values, "rows": rows, "seconds": vars(self.seconds)}))
@@ -168,7 +164,6 @@ class _Sweep:
         self._start_time = time.perf_counter()
 
     def add(self, table: DecisionTable) -> None:
-        """Add the decisions of one backtest."""
         inputs = table.inputs
         self._rules = self._rules or rule_sentences(inputs.config.environment, inputs.panel)[1:]
         self._periods[period_sentence(inputs)] = None

@@ -36,7 +36,6 @@ class OptionalPackage:
 
     @property
     def install_command(self) -> str:
-        """The command that installs it."""
         return f"pip install 'finrl-pod[{self.extra}]'" if self.extra else f"pip install {self.name}"
 
 

@@ -99,7 +99,6 @@ _LINK = re.compile(r" ?\(\[[^\]]+\]\([^)]+\)\)")
 
 
 def page() -> str:
-    """Text of docs/glossary.md."""
     rows = "".join(f"| {word} | {meaning} |\n" for word, meaning in GLOSSARY.items())
     return f"# Glossary\n\n| word | meaning |\n|---|---|\n{rows}"
 

@@ -35,7 +35,6 @@ def uncompiled_kernels() -> list[Path]:
 
 
 def kernel_sources() -> list[Path]:
-    """The C++ sources of all packages."""
     folders = [Path(str(package.__file__)).parent for package in (finrl_pod, finrl_pod_envs)]
     return sorted(source for folder in folders for source in folder.rglob("*.cpp"))
 

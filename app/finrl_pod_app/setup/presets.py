@@ -242,7 +242,6 @@ def preset_text(name: str, data: str | None = None, path: Path | None = None, *,
 
 
 def tournament_command(path: Path | None) -> str:
-    """The command that runs a config file."""
     file, stem = ("THIS_FILE", "mine") if path is None else (shlex.quote(str(path)), path.stem)
     return f"finrl-pod tournament {file} --out {shlex.quote(f'runs/{stem}')}"
 

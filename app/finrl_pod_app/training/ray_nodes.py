@@ -51,7 +51,6 @@ class RayNode:
 
     @property
     def pids(self) -> set[int]:
-        """Process ids of the node."""
         return {process.pid for process in self.processes}
 
     def kill(self) -> None:
@@ -67,7 +66,6 @@ class RayNode:
         psutil.wait_procs(processes, timeout=END_SECONDS)
 
     def check(self) -> None:
-        """Raise SetupError if the node has ended."""
         if self._process.poll() is not None:
             lines = self._log.read_text(errors="replace").strip().splitlines()
             raise SetupError(f"a Ray node ended with code {self._process.returncode}: {' '.join(lines[-2:])[:300]}")
@@ -164,7 +162,6 @@ class LocalCluster:
             time.sleep(0.1)
 
     def close(self) -> None:
-        """End every node."""
         for node in self.nodes:
             node.kill()
 

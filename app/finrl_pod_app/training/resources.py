@@ -59,7 +59,6 @@ class Estimate:
 
     @property
     def memory_bytes(self) -> int:
-        """Sum of the parts."""
         return sum(self.parts.values())
 
 

@@ -252,8 +252,6 @@ def run_engine(
 
 
 def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> ProgressCallback:
-    """Return a callback that calls two."""
-
     def report(progress: Progress) -> None:
         first(progress)
         second(progress)
@@ -267,7 +265,6 @@ def with_base(report: ProgressCallback, score: float) -> ProgressCallback:
 
 
 def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> ReportParts:
-    """Parts of the report on the mandate, on validation and test."""
     periods = {
         name: mandate_period(context.config, results, evaluation.desired_tilts[name])
         for name, results in (("validation", evaluation.validation), ("test", evaluation.test))

@@ -226,7 +226,6 @@ class FoldRun:
     members: ChampionMembers
 
     def champion(self) -> PolicyStrategy:
-        """The champion of this run."""
         return load_champion(self.run, self.members)
 
 

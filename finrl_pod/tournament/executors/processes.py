@@ -48,16 +48,13 @@ class ProcessExecutor:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the shards."""
         return [shard.process.pid or 0 for shard in self._shards]
 
     @property
     def free(self) -> int:
-        """Number of shards that are ready and have no assignment."""
         return sum(shard.ready and shard.key is None for shard in self._shards)
 
     def submit(self, assignment: Assignment) -> str:
-        """Send an assignment to a free shard."""
         shard = next(shard for shard in self._shards if shard.ready and shard.key is None)
         shard.key = assignment.key
         shard.last_message_time = time.monotonic()
@@ -81,7 +78,6 @@ class ProcessExecutor:
         return events
 
     def close(self) -> None:
-        """End all shards."""
         for shard in self._shards:
             shard.process.kill()
             shard.process.join()

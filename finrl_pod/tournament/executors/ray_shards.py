@@ -143,7 +143,6 @@ def check_listening(address: str) -> None:
 
 
 def connection_error(address: str | None, error: Exception, version: str) -> str:
-    """A sentence on the error of a connection."""
     cluster = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
     text = " ".join(str(error).split())
     if "version mismatch" in text.lower():
@@ -186,7 +185,6 @@ class RayShard:
             return messages.FAILED + traceback.format_exc().encode()
 
     def samples(self) -> int:
-        """Environment steps so far."""
         return self._samples
 
     def _count(self, samples: int) -> None:
@@ -257,11 +255,9 @@ class RayExecutor:
 
     @property
     def free(self) -> int:
-        """Number of shards that are ready and have no assignment."""
         return sum(shard.ready and shard.key is None for shard in self._shards)
 
     def submit(self, assignment: Assignment) -> str:
-        """Send an assignment to a free shard."""
         shard = next(shard for shard in self._shards if shard.ready and shard.key is None)
         shard.key = assignment.key
         shard.last_progress_time = time.monotonic()
@@ -295,7 +291,6 @@ class RayExecutor:
     # ------------------------------------------------------------------ answers
 
     def _collect(self, shard: _Shard, answers: set[Any], report: ReportSamples) -> None:
-        """Handle the answers of a shard."""
         errors = self._ray.exceptions
         try:
             if shard.starting in answers:

@@ -31,7 +31,6 @@ HEADER = "finrl_pod"
 
 
 def encode_assignment(assignment: Assignment) -> bytes:
-    """Bytes of an assignment."""
     tensors: dict[str, Tensor] = {}
     facts = {
         "group": dataclasses.asdict(assignment.group),
@@ -67,7 +66,6 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def encode_result(result: AssignmentResult) -> bytes:
-    """Bytes of a result."""
     tensors: dict[str, Tensor] = {"equity": torch.from_numpy(np.ascontiguousarray(result.equity))}
     facts = {
         "group": result.group,
