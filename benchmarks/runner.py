@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     is exactly one object: {"rows": [...], "machine": {...}}.
     """
     try:
-        name = _benchmark_name(argv)
+        name = argv[0] if argv and argv[0] in BENCHMARKS else None
         measure = None if name is None else _load(BENCHMARKS[name])
         options = _parser(name, measure).parse_args(list(argv))
         if options.out is not None:
@@ -98,11 +97,6 @@ def main(argv: Sequence[str]) -> int:
     sys.stdout.write(result if options.json else as_table(rows))
     sys.stdout.flush()
     return int(any("limit" in row.config and row.value > row.config["limit"] for row in rows))
-
-
-def _benchmark_name(argv: Sequence[str]) -> str | None:
-    """The name of the benchmark, if it is one."""
-    return argv[0] if argv and argv[0] in BENCHMARKS else None
 
 
 def _load(benchmark: Benchmark) -> Callable[..., Iterable[Row]]:
@@ -141,8 +135,6 @@ def _check_writable(path: Path) -> None:
         raise ConfigError(f"--out {path} is a folder; name a file in it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise ConfigError(f"cannot write --out {path}: {error.strerror}; name another file") from None
-    os.close(handle)
-    Path(name).unlink()

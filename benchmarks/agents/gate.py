@@ -109,11 +109,8 @@ def simulate_pair(world: World, rng: np.random.Generator) -> tuple[Floats, Float
     shocks = scale * BASE_RISK * rng.normal(size=bars)
     common_noise = rng.normal(size=(bars, 1))
     trial_noise = rng.normal(size=(bars, TRIALS))
-    noise = (
-        ACTIVE_RISK
-        * (math.sqrt(CORRELATION) * common_noise + math.sqrt(1 - CORRELATION) * trial_noise)
-        * scale[:, None]
-    )
+    noise = math.sqrt(CORRELATION) * common_noise + math.sqrt(1 - CORRELATION) * trial_noise
+    noise = ACTIVE_RISK * noise * scale[:, None]
     beta = np.full((1, TRIALS), world.beta)
     if world.kind == "random beta":
         beta = rng.normal(world.beta, BETA_SPREAD, (1, TRIALS))

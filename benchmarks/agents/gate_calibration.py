@@ -3,8 +3,8 @@
 Two parts. *selection*: z-scores of correlated trials, drawn directly, over numbers of trials, correlations and ways to
 select an ensemble, for one of the two tests (mean active return, alpha). *streams*: daily returns of twelve years of
 validation and twelve of test with autocorrelation, fat tails, skew or volatility clustering, through both tests, at a
-beta of 1. Power is compared with a test of the test period
-alone at 5% for the same champions, Phi(IR sqrt(12) - 1.645), IR the mean information ratio of the champions.
+beta of 1. Power is compared with a test of the test period alone at 5% for the same champions,
+Phi(IR sqrt(12) - 1.645), IR the mean information ratio of the champions.
 """
 
 from __future__ import annotations
@@ -26,13 +26,7 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod.evaluate.selection_null import MAX_ADDITIONS, null_z_scores
 from finrl_pod.files import write_json
-from finrl_pod.promotion.edge import (
-    ActivePeriod,
-    SelectedPeriod,
-    edge_test,
-    selected_z_score,
-    validation_weight,
-)
+from finrl_pod.promotion.edge import ActivePeriod, SelectedPeriod, edge_test, selected_z_score, validation_weight
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import Floats
 
@@ -70,10 +64,7 @@ class GateSettings:
 
 
 def gate_rows(settings: GateSettings) -> list[Row]:
-    """Rows of a stored calibration.
-
-    Raises RunError for a file that is no calibration, ConfigError if there is none.
-    """
+    """Rows of a stored calibration. Raises RunError for a file that is none, ConfigError for a missing one."""
     file = settings.calibration
     if settings.calibrate:
         calibrate(file)
@@ -103,19 +94,9 @@ def selection_cells(draws: int = SELECTION_DRAWS) -> list[dict[str, Any]]:
             if skill == "unequal" and (ratio == 0 or trials == 1):
                 continue
             means = np.full(trials, ratio) if skill == "equal" else np.linspace(0, 2 * ratio, trials)
-            promotions, mean_ratio = _select_and_test(
-                rng, matrix, means * math.sqrt(YEARS), members, method, null, draws
-            )
-            cells.append(
-                _cell(
-                    "selection",
-                    {**parameters, "selection": method, "skill": skill},
-                    ratio,
-                    promotions,
-                    mean_ratio,
-                    draws,
-                )
-            )
+            result = _select_and_test(rng, matrix, means * math.sqrt(YEARS), members, method, null, draws)
+            labels = {**parameters, "selection": method, "skill": skill}
+            cells.append(_cell("selection", labels, ratio, *result, draws))
         log_progress(f"{structure} {correlation:g}, {trials} trials, {members} members by {method}")
     return cells
 
@@ -274,10 +255,7 @@ def _cell(
 
 
 def calibration_rows(file: Path) -> list[Row]:
-    """Rows of a calibration: false promotions and power relative to a test of the test period alone.
-
-    Raises RunError for a file that is no calibration.
-    """
+    """Rows of a calibration: false promotions and power relative to a test of the test period alone."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         cells = document["cells"]

@@ -7,13 +7,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.harness.rows import log_progress
 
 FOLDER = Path(__file__).parents[1]  # contains the protocols and the results files
 ROOT = FOLDER.parent
 Record = dict[str, Any]
+ResultT = TypeVar("ResultT")
 
 
 class Job(NamedTuple):
@@ -51,11 +52,14 @@ def run_missing(path: Path, jobs: Iterable[Job]) -> None:
         if any(job.key.items() <= record.items() for record in read(path)):
             continue
         log_progress(f"{time.strftime('%H:%M:%S')} {', '.join(map(str, job.key.values()))}")
-        wall_start = time.perf_counter()
-        cpu_start = time.process_time()
-        result = job.measure()
-        seconds = {
-            "seconds": round(time.perf_counter() - wall_start, 2),
-            "cpu_seconds": round(time.process_time() - cpu_start, 2),
-        }
+        result, seconds = timed(job.measure)
         append(path, {**job.key, **seconds, **result})
+
+
+def timed(work: Callable[[], ResultT]) -> tuple[ResultT, dict[str, float]]:
+    """The result of a call, with its `seconds` and `cpu_seconds`."""
+    wall_start = time.perf_counter()
+    cpu_start = time.process_time()
+    result = work()
+    seconds = time.perf_counter() - wall_start
+    return result, {"seconds": round(seconds, 2), "cpu_seconds": round(time.process_time() - cpu_start, 2)}

@@ -6,6 +6,7 @@ agent is trained on leaks without information about the interval: shifted into t
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from functools import cache
@@ -36,23 +37,11 @@ PLACEBO_SHIFT = 1
 CONFIDENCE_LEVEL = 0.95
 LOOKS = 10  # evaluations while training
 
-EQUIVARIANT = Recipe(
-    EnvironmentConfig(envs=256, group=16),
-    PPOConfig(horizon=16, epochs=2, minibatches=4, learning_rate=1e-2, gamma=0.5, gae_lambda=0.9),
-    samples=500_000,
-)
+PPO = PPOConfig(horizon=16, epochs=2, minibatches=4, learning_rate=1e-2, gamma=0.5, gae_lambda=0.9)
+EQUIVARIANT = Recipe(EnvironmentConfig(envs=256, group=16), PPO, samples=500_000)
 MLP = Recipe(
-    EnvironmentConfig(envs=256, group=16),
-    PPOConfig(
-        policy="mlp",
-        hidden=(64, 64),
-        horizon=16,
-        epochs=2,
-        minibatches=4,
-        learning_rate=3e-3,
-        gamma=0.5,
-        gae_lambda=0.9,
-    ),
+    EQUIVARIANT.environment,
+    dataclasses.replace(PPO, policy="mlp", hidden=(64, 64), learning_rate=3e-3),
     samples=1_500_000,
 )
 
@@ -168,13 +157,11 @@ def capture_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> 
         seconds.append(round(agent.seconds, 1))
         log_progress(f"{name} seed {seed}: capture {share:.3f} in {agent.seconds:.0f} s")
     config = {
-        **recipe.to_dict(),
+        **_config(recipe, seconds, market, train_last),
         "samples": agent.samples,
-        "seconds": statistics.median(seconds),
         "seconds_each": seconds,
         "captures": captures,
         "oracle_bp_a_day": oracle / BASIS_POINT,
-        "test": _dates(market, train_last + 1, market.steps),
     }
     return median_row(name, captures, "share of the oracle", config)
 
@@ -196,17 +183,16 @@ def placebo_row(name: str, recipe: Recipe, seeds: int, device: torch.device, *, 
         log_progress(f"{name} seed {seed}: {excess.mean() / BASIS_POINT:.2f} bp/day over equal weight")
     mean = np.mean(excess_returns, 0)
     low, high = growth_interval(mean, CONFIDENCE_LEVEL)
-    config: dict[str, Any] = {
-        **recipe.to_dict(),
-        "seconds": statistics.median(seconds),
+    config = {
+        **_config(recipe, seconds, market, train_last),
         "excess_bp_a_day": [float(excess.mean()) / BASIS_POINT for excess in excess_returns],
         "leak": f"shifted by {PLACEBO_SHIFT} bar" if kind == "shifted" else "ranks of each bar, shuffled over assets",
         "interval": f"{CONFIDENCE_LEVEL:.0%} stationary block bootstrap over the bars",
-        "test": _dates(market, train_last + 1, market.steps),
     }
     value, low, high = (x / BASIS_POINT for x in (float(mean.mean()), low, high))
     return Row(name, value, low, high, "bp a day over equal weight", config)
 
 
-def _dates(market: MarketTensor, first: int, last: int) -> list[str]:
-    return [str(market.times[t].astype("datetime64[D]")) for t in (first, last)]
+def _config(recipe: Recipe, seconds: list[float], market: MarketTensor, train_last: int) -> dict[str, Any]:
+    dates = [str(market.times[t].astype("datetime64[D]")) for t in (train_last + 1, market.steps)]
+    return {**recipe.to_dict(), "seconds": statistics.median(seconds), "test": dates}

@@ -51,13 +51,8 @@ def noise_panel(sample: Panel, train_last: int, seed: int) -> Panel:
     close = sample.close[: train_last + 1]
     history = close[1:] / close[:-1] - 1
     new_returns = without_edge(history, len(sample.times), seed)
-    return make_panel(
-        sample.times,
-        sample.symbols,
-        {"close": prices(new_returns)},
-        name="noise",
-        source=f"world without edge, seed {seed}",
-    )
+    closes = {"close": prices(new_returns)}
+    return make_panel(sample.times, sample.symbols, closes, name="noise", source=f"world without edge, seed {seed}")
 
 
 def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Floats:
@@ -92,10 +87,8 @@ def noise_row(name: str, settings: TournamentConfig, seeds: int, device: torch.d
         start = time.perf_counter()
         excess = champion_excess(noise_panel(sample, train_last, seed), replace(config, seed=seed), device)
         p_value = excess_p_value(excess, seed=seed)
-        seconds = time.perf_counter() - start
-        runs.append(
-            {"p_value": p_value, "excess_bp_a_day": float(excess.mean()) / BASIS_POINT, "seconds": round(seconds, 1)}
-        )
+        seconds = round(time.perf_counter() - start, 1)
+        runs.append({"p_value": p_value, "excess_bp_a_day": float(excess.mean()) / BASIS_POINT, "seconds": seconds})
         log_progress(f"{name} seed {seed}: p = {p_value:.3f} in {seconds:.0f} s")
     positives = sum(run["p_value"] <= SIGNIFICANCE for run in runs)
     low, high = binomial_interval(positives, seeds, CONFIDENCE_LEVEL)

@@ -90,8 +90,9 @@ def attained_fraction(
     device_market = to_device(market, device)
     agent = train(device_market, recipe, market.first, train_last - REWARD_LAG, seed, label)
     growth = float(log_returns(agent, device_market, first, last).mean())
-    return growth / reference.best, {
-        "fraction": growth / reference.best,
+    fraction = growth / reference.best
+    return fraction, {
+        "fraction": fraction,
         "agent_bp_a_day": growth / BASIS_POINT,
         "attainable_bp_a_day": reference.best / BASIS_POINT,
         "full_rebalance_bp_a_day": reference.full_rebalance / BASIS_POINT,
@@ -105,13 +106,10 @@ def attained_fraction(
 
 def planted_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
     """Measure the fraction of the attainable growth out of sample, each seed in a separate market."""
-    fractions = []
     runs = []
     for seed in range(seeds):
-        market, train_last = planted_market(seed)
-        fraction, run = attained_fraction(market, train_last, recipe, seed, device, f"{name} seed {seed}")
+        fraction, run = attained_fraction(*planted_market(seed), recipe, seed, device, f"{name} seed {seed}")
         log_progress(f"{name} seed {seed}: fraction {fraction:.3f} in {run['seconds']:.0f} s")
-        fractions.append(fraction)
         runs.append(run)
     config = {
         **recipe.to_dict(),
@@ -121,4 +119,4 @@ def planted_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> 
         "world": {"bars": BARS, "assets": ASSETS, "information_coefficient": INFORMATION_COEFFICIENT},
         "grid": {"beta": BETAS, "kappa": KAPPAS},
     }
-    return median_row(name, fractions, "fraction of the attainable growth", config)
+    return median_row(name, [run["fraction"] for run in runs], "fraction of the attainable growth", config)

@@ -70,8 +70,9 @@ def log_returns(agent: TrainedAgent, market: MarketTensor, first: int, last: int
     return np.asarray(ledger.log_returns[:, 0].cpu().numpy(), dtype=np.float64)
 
 
-# The leak predicts one interval only, so a small gamma suffices, as for PPO.
+# The leak predicts one interval only: a small gamma suffices.
 _OFF_POLICY: Mapping[str, Any] = {"gamma": 0.5, "learning_rate": 3e-3, "learning_starts": 2_000}
+_REDQ: Mapping[str, Any] = {"gradient_steps": 2, "critics": 5, "policy_delay": 2}
 # Environments, samples, and settings that differ from the defaults. Off-policy algorithms draw batches of
 # 256 samples: 16 days of 16 accounts each.
 _RECIPES: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
@@ -81,11 +82,7 @@ _RECIPES: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
     "ddpg": (64, 100_000, _OFF_POLICY),
     "td3": (64, 120_000, _OFF_POLICY),
     "sac": (64, 100_000, {**_OFF_POLICY, "temperature": 0.1}),
-    "redq": (
-        64,
-        80_000,
-        {**_OFF_POLICY, "gamma": 0.0, "temperature": 0.1, "gradient_steps": 2, "critics": 5, "policy_delay": 2},
-    ),
+    "redq": (64, 80_000, {**_OFF_POLICY, "gamma": 0.0, "temperature": 0.1, **_REDQ}),
 }
 
 

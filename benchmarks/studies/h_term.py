@@ -46,16 +46,14 @@ class HTermSettings:
 
 def h_term_rows(settings: HTermSettings, device: torch.device = CPU) -> list[Row]:
     """Train what the file lacks; return the rows of all results with that number of samples."""
+    samples = settings.samples
     jobs = (
-        Job(
-            {"weight": weight, "seed": seed, "samples": settings.samples},
-            partial(train, weight, seed, settings.samples, device),
-        )
+        Job({"weight": weight, "seed": seed, "samples": samples}, partial(train, weight, seed, samples, device))
         for seed in range(settings.seeds)
         for weight in settings.weights
     )
     run_missing(settings.results, jobs)
-    return [*rows_of([record for record in read(settings.results) if record["samples"] == settings.samples])]
+    return [*rows_of([record for record in read(settings.results) if record["samples"] == samples])]
 
 
 def train(weight: float, seed: int, samples: int, device: torch.device) -> dict[str, Any]:

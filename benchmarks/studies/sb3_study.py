@@ -21,6 +21,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import json
+import operator
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +35,8 @@ import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.gymnasium_pool.spaces import to_action
 
-from benchmarks.harness.results import FOLDER, Job, Record, read, run_missing
-from benchmarks.harness.rows import Row
+from benchmarks.harness.results import FOLDER, Job, Record, read, run_missing, timed
+from benchmarks.harness.rows import Row, single_row
 from benchmarks.studies.zoo_settings import STAGES, Cell, linear, ours
 from finrl_pod.evaluate.seed_statistics import difference_interval, interquartile_mean
 from finrl_pod.rl.training.learner import Learner
@@ -120,13 +121,7 @@ def load() -> None:
 
 def _train(cell: Cell, seed: int, side: str) -> dict[str, Any]:
     train = train_ours if side == OURS else train_theirs
-    wall_start = time.perf_counter()
-    cpu_start = time.process_time()
-    steps, act = train(cell, seed)
-    seconds = {
-        "seconds": round(time.perf_counter() - wall_start, 2),
-        "cpu_seconds": round(time.process_time() - cpu_start, 2),
-    }
+    (steps, act), seconds = timed(lambda: train(cell, seed))
     returns = evaluate(act, cell.env)
     return {
         **seconds, "steps": steps, "score": float(np.mean(returns)), "returns": returns, "commit": _commit(),
@@ -180,7 +175,8 @@ def train_theirs(cell: Cell, seed: int) -> tuple[int, Act]:
     for name in ("learning_rate", "clip_range"):
         if name in settings:
             value, decays = linear(settings[name])
-            settings[name] = _linear_decay(value) if decays else value
+            # A schedule of Stable-Baselines3: remaining share of the training -> value.
+            settings[name] = functools.partial(operator.mul, value) if decays else value
     env: Any = make_vec_env(cell.env, n_envs=settings.pop("n_envs", 1), seed=seed)
     if settings.pop("normalize", False):
         env = VecNormalize(env, gamma=settings.get("gamma", 0.99))
@@ -198,11 +194,6 @@ def train_theirs(cell: Cell, seed: int) -> tuple[int, Act]:
         return model.predict(obs, deterministic=True)[0]
 
     return int(model.num_timesteps), act
-
-
-def _linear_decay(value: float) -> Callable[[float], float]:
-    """Schedule of Stable-Baselines3: remaining share of the training -> value."""
-    return lambda remaining: remaining * value
 
 
 def rows_of(records: Sequence[Record]) -> Iterator[Row]:
@@ -227,11 +218,9 @@ def _cell_rows(cell: Cell, results: dict[str, list[Record]]) -> Iterator[Row]:
         config = {"algorithm": _algorithm_of(cell, side), "seeds": len(values), **medians, "interval": "range of seeds"}
         yield Row(f"{name}, {side}", interquartile_mean(values), min(values), max(values), "return", config)
     difference = interquartile_mean(scores[OURS]) - interquartile_mean(scores[THEIRS])
-    low = high = difference
-    config = {}
-    if min(map(len, scores.values())) >= 2:
-        interval = difference_interval(scores[OURS], scores[THEIRS], LEVEL)
-        low = interval.low
-        high = interval.high
-        config = {"not_worse": high >= 0, "interval": f"{LEVEL:.0%} bootstrap over seeds"}
-    yield Row(f"{name}, difference", difference, low, high, "return", config)
+    if min(map(len, scores.values())) < 2:
+        yield single_row(f"{name}, difference", difference, "return")
+        return
+    interval = difference_interval(scores[OURS], scores[THEIRS], LEVEL)
+    config = {"not_worse": interval.high >= 0, "interval": f"{LEVEL:.0%} bootstrap over seeds"}
+    yield Row(f"{name}, difference", difference, interval.low, interval.high, "return", config)
