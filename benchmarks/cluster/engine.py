@@ -18,8 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -41,7 +41,7 @@ from finrl_pod.settings.run import PPOConfig, RunConfig, TournamentConfig
 from finrl_pod.tournament import snapshots
 from finrl_pod.tournament.assignment import Assignment, Group, make_groups
 from finrl_pod.tournament.event_log import read_events
-from finrl_pod.tournament.executor import Executor
+from finrl_pod.tournament.executor import Executor, Finished
 from finrl_pod.tournament.executors.processes import ProcessExecutor
 from finrl_pod.tournament.executors.ray_shards import RayExecutor
 from finrl_pod.tournament.executors.shard import encode_result
@@ -56,7 +56,7 @@ PARAMETERS = 3 * 64 * 64  # of a policy and its critic with two hidden layers of
 SEEDS = range(5)
 Scheduler = Literal["asynchronous", "generational"]
 SCHEDULERS: tuple[Scheduler, ...] = ("asynchronous", "generational")
-SLOW = 0.5  # speed of the slow shard of four
+SPEEDS = (1.0, 1.0, 1.0, 0.5)  # of four shards
 AGENT = PPOConfig(hidden=(64, 64))
 
 
@@ -86,7 +86,7 @@ def leaderboard_rates() -> dict[str, Any]:
 
 def snapshot_times() -> dict[str, Any]:
     """Milliseconds for a snapshot of a 64x64 pod: to bytes, and to disk."""
-    result = waiting_result(1)
+    result = WaitingTrainer(lambda _: 0.0, PARAMETERS).run(waiting_assignment(1, 0))
     agent = result.agents[0]
     packing = []
     saving = []
@@ -106,38 +106,30 @@ def snapshot_times() -> dict[str, Any]:
     }
 
 
-def waiting_result(pods: int) -> Any:
+def waiting_assignment(pods: int, group: int) -> Assignment:
     inits = tuple(SlotInit(slot, "reinit", None, {"learning_rate": 1e-3}) for slot in range(pods))
-    assignment = Assignment(Group(0, 0, tuple(range(pods))), 0, inits, {}, (), 1, 1000)
-    return WaitingTrainer(lambda _: 0.0, PARAMETERS).run(assignment)
+    return Assignment(Group(group, 0, tuple(range(pods))), 0, inits, {}, (), group, 1000)
 
 
 def ray_results() -> dict[str, Any]:
     """Pods per second whose results come through Ray from two shards in batches of 64, and are decoded and inserted."""
     pods = 64
     batches = 20
-    with local_cluster(1, cpus=2) as cluster:
-        executor = RayExecutor(partial(waiting_trainer, 0.0), shards=2, address=cluster.address)
-        try:
-            inits = tuple(SlotInit(slot, "reinit", None, {"learning_rate": 1e-3}) for slot in range(pods))
-            board = Leaderboard(64)
-            submissions = 0
-            completions = 0
-            start = 0.0
-            while completions < batches:
-                while submissions < batches and executor.free:
-                    start = start or time.perf_counter()
-                    executor.submit(
-                        Assignment(Group(submissions, 0, tuple(range(pods))), 0, inits, {}, (), submissions, 1000)
-                    )
-                    submissions += 1
-                for event in executor.wait(lambda *_: None):
-                    if (result := getattr(event, "result", None)) is not None:
-                        board = board.insert(result.scores)
-                        completions = completions + 1
-            return {"results_per_second": completions * pods / (time.perf_counter() - start), "batch": pods}
-        finally:
-            executor.close()
+    with _executor("ray", partial(waiting_trainer, 0.0)) as executor:
+        board = Leaderboard(64)
+        submissions = 0
+        completions = 0
+        start = 0.0
+        while completions < batches:
+            while submissions < batches and executor.free:
+                start = start or time.perf_counter()
+                executor.submit(waiting_assignment(pods, submissions))
+                submissions += 1
+            for event in executor.wait(lambda *_: None):
+                if isinstance(event, Finished):
+                    board = board.insert(event.result.scores)
+                    completions += 1
+        return {"results_per_second": completions * pods / (time.perf_counter() - start), "batch": pods}
 
 
 def waiting_trainer(seconds: float, _: int) -> WaitingTrainer:
@@ -166,20 +158,15 @@ def _wait_until_ready(executor: Executor, shards: int) -> None:
 
 def overhead() -> dict[str, Any]:
     """Seconds of the same tournament on two shards, in processes and on Ray; medians of three runs, alternately."""
-    config = dataclasses.replace(
-        PRESETS["quick"],
-        threads=1,
-        tournament=dataclasses.replace(
-            PRESETS["quick"].tournament, pods=8, generations=4, samples_per_generation=100_000, batch_pods=2
-        ),
-    )
+    quick = PRESETS["quick"]
+    size = {"pods": 8, "generations": 4, "samples_per_generation": 100_000, "batch_pods": 2}
+    config = dataclasses.replace(quick, threads=1, tournament=dataclasses.replace(quick.tournament, **size))
     make = partial(shard_trainer, config, load_panel(config), {}, {}, "cpu", 1)
     seconds: dict[str, list[float]] = {"processes": [], "ray": []}
     for _ in range(3):
         for name in seconds:
-            duration = _in_new_process(_one_overhead_run, name, config, make)
-            seconds[name].append(duration)
-            log_progress(f"{name}: {duration:.1f} s")
+            seconds[name].append(_in_new_process(_one_overhead_run, name, config, make))
+            log_progress(f"{name}: {seconds[name][-1]:.1f} s")
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     return {**medians, "overhead": medians["ray"] / medians["processes"] - 1}
 
@@ -198,30 +185,18 @@ def _in_new_process(function: Callable[..., float], *arguments: Any) -> float:
 
 @contextmanager
 def _executor(name: str, make: Callable[[int], Any]) -> Iterator[Executor]:
-    executor: Executor
     if name == "processes":
-        executor = ProcessExecutor(make, 2)
-        try:
-            yield executor
-        finally:
-            executor.close()
+        with closing(ProcessExecutor(make, 2)) as processes:
+            yield processes
         return
-    with local_cluster(1, cpus=2) as cluster:
-        executor = RayExecutor(make, shards=2, address=cluster.address)
-        try:
-            yield executor
-        finally:
-            executor.close()
+    with local_cluster(1, cpus=2) as cluster, closing(RayExecutor(make, shards=2, address=cluster.address)) as shards:
+        yield shards
 
 
 def recovery() -> dict[str, Any]:
     """Seconds from the SIGKILL of a worker, and of a node, until its assignment has been started again."""
     with local_cluster(2) as cluster:
-        return {"worker": _recovery(cluster, _kill_worker), "node": _recovery(cluster, _kill_node)}
-
-
-def _kill_node(cluster: LocalCluster) -> None:
-    cluster.nodes[1].kill()
+        return {"worker": _recovery(cluster, _kill_worker), "node": _recovery(cluster, lambda x: x.nodes[1].kill())}
 
 
 def _kill_worker(cluster: LocalCluster) -> None:
@@ -235,8 +210,8 @@ def _kill_worker(cluster: LocalCluster) -> None:
 def _recovery(cluster: LocalCluster, kill: Callable[[LocalCluster], None]) -> float:
     config = waiting_config("asynchronous", 2, 1, 8)
     kill_times: list[float] = []
-    with tempfile.TemporaryDirectory() as folder:
-        executor = RayExecutor(partial(waiting_trainer, 3.0), shards=2, address=cluster.address)
+    executor = RayExecutor(partial(waiting_trainer, 3.0), shards=2, address=cluster.address)
+    with tempfile.TemporaryDirectory() as folder, closing(executor):
         log = Path(folder) / "run" / "events.jsonl"
 
         def when_busy() -> None:
@@ -249,16 +224,12 @@ def _recovery(cluster: LocalCluster, kill: Callable[[LocalCluster], None]) -> fl
                     return
                 time.sleep(0.02)
 
+        _wait_until_ready(executor, 2)
+        thread = threading.Thread(target=when_busy)
         start = time.monotonic()
-        try:
-            _wait_until_ready(executor, 2)
-            thread = threading.Thread(target=when_busy)
-            start = time.monotonic()
-            thread.start()
-            time_run(config, executor, Path(folder) / "run", 2)
-            thread.join()
-        finally:
-            executor.close()
+        thread.start()
+        time_run(config, executor, Path(folder) / "run", 2)
+        thread.join()
         restart_time = next(event["time"] for event in read_events(log) if event["event"] == "restarted")
     return float(restart_time - (kill_times[0] - start))
 
@@ -279,11 +250,11 @@ def schedulers() -> dict[str, Any]:
 
     An assignment of the second algorithm takes 1.5, of the third 3 times as long as one of the first.
     """
-    rows = []
-    for seed in SEEDS:
-        for scheduler in SCHEDULERS:
-            config = study_config(seed, scheduler)
-            rows.append(_virtual_run(config, (1.0, 1.0, 1.0, SLOW), 0.0, {"seed": seed, "scheduler": scheduler}))
+    rows = [
+        _virtual_run(study_config(seed, scheduler), SPEEDS, 0.0, {"seed": seed, "scheduler": scheduler})
+        for seed in SEEDS
+        for scheduler in SCHEDULERS
+    ]
     return {"rows": rows, "busy": busy_shares()}
 
 
@@ -293,7 +264,7 @@ def busy_shares() -> dict[str, float]:
     for scheduler in SCHEDULERS:
         config = waiting_config(scheduler, 4, 1, 20)
         trainer = WaitingTrainer(lambda _: 0.0, 8, 10, sleep=lambda _: None)
-        executor = VirtualExecutor(trainer, (1.0, 1.0, 1.0, SLOW))
+        executor = VirtualExecutor(trainer, SPEEDS)
         with tempfile.TemporaryDirectory() as folder:
             time_run(config, executor, Path(folder) / "run", 4)
         shares[scheduler] = executor.busy_share
@@ -341,12 +312,9 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-Part = Literal["leaderboard", "snapshot", "ray_results", "overhead", "recovery", "schedulers", "losses"]
-
-
 @dataclass(frozen=True)
 class EngineSettings:
-    only: tuple[Part, ...] = ()
+    only: tuple[str, ...] = field(default=(), metadata={"choices": tuple(PARTS)})  # parts; empty for all
 
 
 def cluster_rows(settings: EngineSettings, device: torch.device = CPU) -> Iterator[Row]:

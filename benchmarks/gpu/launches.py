@@ -47,7 +47,9 @@ class Recording:
 
     def baked_numbers(self, next_recording: Recording) -> list[str]:
         """Operations whose Python numbers are others in a later iteration, or which it does not have."""
-        return _differences(self.launches, self.numbers, next_recording.launches, next_recording.numbers)
+        pairs = zip(self.launches, self.numbers, next_recording.numbers, strict=False)
+        operations = [name for name, a, b in pairs if repr(a) != repr(b)]  # as text: NaN is not equal to itself
+        return operations + ["other operations"] * (self.launches != next_recording.launches)
 
     def moved_buffers(self, next_recording: Recording) -> list[str]:
         """Operations that read a tensor from before the iteration which is at another address in a later one."""
@@ -89,9 +91,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         new_tensors = [x for x in outputs if _address(x) not in input_addresses]
         if not _is_free(func, name):
             self._note(name, inputs, outputs, [x for x in tree_leaves((args, kwargs)) if isinstance(x, (int, float))])
-            for x in new_tensors:
-                if x.untyped_storage().nbytes() > self.recording.widest:
-                    self.recording.widest = x.untyped_storage().nbytes()
+            for size in (x.untyped_storage().nbytes() for x in new_tensors):
+                if size > self.recording.widest:
+                    self.recording.widest = size
                     self.recording.widest_operation = name
         for x in new_tensors:
             self._storages[_address(x)] = x.untyped_storage()
@@ -136,9 +138,3 @@ def _waits(name: str, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], out
     )
     moves = ("_to_copy" in name or "copy_" in name) and len({x.device for x in (*inputs, *outputs)}) > 1
     return by_mask or moves
-
-
-def _differences(names: list[str], values: list[Any], next_names: list[str], next_values: list[Any]) -> list[str]:
-    # As text: NaN is not equal to itself.
-    operations = [name for name, a, b in zip(names, values, next_values, strict=False) if repr(a) != repr(b)]
-    return operations + ["other operations"] * (names != next_names)

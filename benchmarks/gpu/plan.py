@@ -134,14 +134,11 @@ def plan_rows(fault: Fault | None = None) -> list[Row]:
 def _iteration_rows(policy: str, recording: Recording, samples: int) -> list[Row]:
     launches = len(recording.launches)
     bytes_each = recording.moved_bytes / samples
-    bandwidth_bound = 1 / (bytes_each / BYTES_PER_SECOND)
     return [
         exact_row(f"{policy}_bytes", recording.widest / samples, "bytes a sample", widest=recording.widest_operation),
         exact_row(
-            f"{policy}_moved_bytes",
-            bytes_each,
-            "bytes a sample",
-            samples_per_second_by_bandwidth=round(bandwidth_bound),
+            f"{policy}_moved_bytes", bytes_each, "bytes a sample",
+            samples_per_second_by_bandwidth=round(BYTES_PER_SECOND / bytes_each),
         ),
         exact_row(
             f"{policy}_iteration_launches", launches, "launches",

@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.harness.options import check_minimum
 from benchmarks.harness.results import FOLDER
-from benchmarks.harness.rows import CPU, Row, log_progress, measure_rates, median_row
+from benchmarks.harness.rows import CPU, Row, log_progress, measure_rates, median_row, single_row
 from benchmarks.speed.speed_env import CASH, COST_BPS, SpeedSettings, make_market
 from finrl_pod.errors import SetupError
 from finrl_pod.evaluate.backtest import simulate
@@ -83,11 +83,10 @@ def backtest_rows(settings: BacktestSettings) -> list[Row]:
             "backtest_rate_torch", [len(subset) / torch_seconds], "backtests/s", {**config, "variations": len(subset)}
         ),
     ]
-    interpreter = _peer_interpreter(settings.peer)
-    if interpreter is None:
+    if not settings.peer and not PEER.exists():
         log_progress("vectorbt and bt are not installed; skipping them")
         return rows
-    return [*rows, *_peer_rows(interpreter, market, weights, settings.runs, rates, config)]
+    return [*rows, *_peer_rows(settings.peer or str(PEER), market, weights, settings.runs, rates, config)]
 
 
 def draw_weights(variations: int, days: int, assets: int, seed: int = 0) -> Tensor:
@@ -120,18 +119,11 @@ def _peer_rows(
     slowest = min(rates) / max(peer_rates)
     fastest = max(rates) / min(peer_rates)
     ratio = float(np.median(rates) / np.median(peer_rates))
+    rate_config = {**peer_config, "variations": len(weights[:PEER_VARIATIONS])}
+    ratio_config = {**peer_config, "interval": "worst and best of the runs"}
     rows = [
-        median_row(
-            "vectorbt_rate", peer_rates, "backtests/s", {**peer_config, "variations": len(weights[:PEER_VARIATIONS])}
-        ),
-        Row(
-            "times_vectorbt",
-            ratio,
-            slowest,
-            fastest,
-            "times",
-            {**peer_config, "interval": "worst and best of the runs"},
-        ),
+        median_row("vectorbt_rate", peer_rates, "backtests/s", rate_config),
+        Row("times_vectorbt", ratio, slowest, fastest, "times", ratio_config),
     ]
     for kind, rate in (("free", 0.0), ("costs", COST_BPS / 1e4)):
         own_wealth = float(_run(market, weights[:1], ExecutionRules(rate)).equity[0, -1]) / CASH
@@ -139,14 +131,8 @@ def _peer_rows(
         for name in ("vectorbt", "bt"):
             gap = abs(own_wealth / peer_result[f"{name}_{kind}"] - 1)
             details = {**peer_config, "ours": own_wealth, "theirs": peer_result[f"{name}_{kind}"], **explanation}
-            rows.append(Row(f"wealth_{kind}_{name}", gap, gap, gap, "relative", details))
+            rows.append(single_row(f"wealth_{kind}_{name}", gap, "relative", **details))
     return rows
-
-
-def _peer_interpreter(path: str) -> str | None:
-    if path:
-        return path
-    return str(PEER) if PEER.exists() else None
 
 
 def _run_peer(peer: str, market: MarketTensor, weights: Tensor, runs: int) -> dict[str, Any]:

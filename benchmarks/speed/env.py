@@ -44,11 +44,9 @@ def env_rows(settings: SpeedSettings = SIZE, device: torch.device = CPU) -> list
         return steps * settings.envs
 
     values = measure_rates("env_steps", work, settings.runs, device)
-    writing_bound = (
-        None
-        if rows is None
-        else statistics.median(measure_rates("rows_filled", fill_rows(rows, steps), settings.runs, device))
-    )
+    writing_bound = None
+    if rows is not None:
+        writing_bound = statistics.median(measure_rates("rows_filled", fill_rows(rows, steps), settings.runs, device))
     config = {
         **asdict(settings),
         "steps_a_run": steps,

@@ -53,11 +53,8 @@ def pipeline_rows(settings: PipelineSettings, device: torch.device = CPU) -> lis
             f"run {run + 1} of {settings.runs}: {rates_by_side['sync'][-1][0]:,.0f} samples/s alternately, "
             f"{rates[0]:,.0f} concurrently"
         )
-    common_config = {
-        **asdict(settings),
-        "threads": torch.get_num_threads(),
-        "ratio": config.gradient_steps / settings.envs,
-    }
+    ratio = config.gradient_steps / settings.envs
+    common_config = {**asdict(settings), "threads": torch.get_num_threads(), "ratio": ratio}
     rows = []
     for side, rates_of in rates_by_side.items():
         rows += [
@@ -65,12 +62,13 @@ def pipeline_rows(settings: PipelineSettings, device: torch.device = CPU) -> lis
             for i, unit in enumerate(("samples", "updates"))
         ]
     gains = [b[0] / a[0] for a, b in zip(rates_by_side["sync"], rates_by_side["async"], strict=True)]
-    rows.append(median_row("pipeline_gain", gains, "of the alternating samples/s", common_config))
-    rows.append(median_row("pipeline_ratio", [f.ratio for f in figures], "updates per sample", common_config))
-    rows.append(median_row("pipeline_staleness", [f.staleness for f in figures], "mean updates behind", common_config))
-    rows.append(
-        median_row("pipeline_most_stale", [float(f.most_stale) for f in figures], "max updates behind", common_config)
-    )
+    figures_by_name = {
+        "gain": (gains, "of the alternating samples/s"),
+        "ratio": ([stats.ratio for stats in figures], "updates per sample"),
+        "staleness": ([stats.staleness for stats in figures], "mean updates behind"),
+        "most_stale": ([float(stats.most_stale) for stats in figures], "max updates behind"),
+    }
+    rows += [median_row(f"pipeline_{name}", *figure, common_config) for name, figure in figures_by_name.items()]
     return rows
 
 
@@ -98,12 +96,9 @@ def _concurrent(
     seed: int,
 ) -> tuple[tuple[float, float], PipelineStats]:
     with Pipeline(make_env, config, seed=seed, make_here=make_here) as pipeline:
-        first = pipeline.learn(LEARNING_STARTS + config.gradient_steps)
-        counts_before = (pipeline.stats.samples, first.updates)
+        warm_up = LEARNING_STARTS + config.gradient_steps
+        updates = pipeline.learn(warm_up).updates
         start = time.perf_counter()
         stats = pipeline.learn(steps)
         seconds = time.perf_counter() - start
-        return (
-            (steps - LEARNING_STARTS - config.gradient_steps) / seconds,
-            (stats.updates - counts_before[1]) / seconds,
-        ), stats
+        return ((steps - warm_up) / seconds, (stats.updates - updates) / seconds), stats

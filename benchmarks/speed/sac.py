@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.harness.options import check_minimum
-from benchmarks.harness.rows import CPU, Row, log_progress, median_row
+from benchmarks.harness.rows import CPU, Row, measure_rates, median_row
 from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
 from finrl_pod.settings.algorithm_configs import SACConfig
@@ -55,7 +55,7 @@ class _EnvShape:
         raise NotImplementedError
 
 
-Work = Callable[[int], None]  # runs the given number of updates
+Work = Callable[[int], int]  # runs the given number of updates and returns it
 
 
 def sac_rows(settings: SacSettings, device: torch.device = CPU) -> list[Row]:
@@ -97,21 +97,13 @@ def _measure_sides(sides: dict[str, Work], runs: int, device: torch.device) -> d
     counts = {}
     for side, work in sides.items():
         work(20)
-        counts[side] = max(10, int(SECONDS_PER_RUN * _rate(work, 50, device)))
+        rate = measure_rates(f"{side}, warm-up", partial(work, 50), 1, device, warm_up=False)[0]
+        counts[side] = max(10, int(SECONDS_PER_RUN * rate))
     rates_by_side: dict[str, list[float]] = {side: [] for side in sides}
-    for run in range(runs):
+    for _ in range(runs):
         for side, work in sides.items():
-            rates_by_side[side].append(_rate(work, counts[side], device))
-            log_progress(f"{side}: run {run + 1} of {runs}, {rates_by_side[side][-1]:,.0f}/s")
+            rates_by_side[side] += measure_rates(side, partial(work, counts[side]), 1, device, warm_up=False)
     return rates_by_side
-
-
-def _rate(work: Work, updates: int, device: torch.device) -> float:
-    start = time.perf_counter()
-    work(updates)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return updates / (time.perf_counter() - start)
 
 
 def _train_ours(settings: SacSettings, members: int, hidden: tuple[int, ...], device: torch.device) -> Work:
@@ -122,15 +114,15 @@ def _train_ours(settings: SacSettings, members: int, hidden: tuple[int, ...], de
     algorithm = make_algorithm(config, _EnvShape(members, device))
     assert isinstance(algorithm, OffPolicy)
     generator = torch.Generator(device).manual_seed(0)
-    fields = algorithm.replay.data
     items = {
         key: torch.randn(members, BUFFER_SIZE, *x.shape[2:], generator=generator, device=device).to(x.dtype)
-        for key, x in fields.items()
+        for key, x in algorithm.replay.data.items()
     }
     algorithm.replay.add({**items, "action": items["action"].tanh(), "terminated": items["reward"] > 2})
 
-    def work(updates: int) -> None:
+    def work(updates: int) -> int:
         algorithm.learn(updates, 1.0)
+        return updates
 
     return work
 
@@ -157,7 +149,8 @@ def _train_sb3(settings: SacSettings, hidden: tuple[int, ...], device: torch.dev
         assert model.replay_buffer is not None
         model.replay_buffer.add(obs, next_obs, action, reward, reward > 2, [{}])
 
-    def work(updates: int) -> None:
+    def work(updates: int) -> int:
         model.train(gradient_steps=updates, batch_size=settings.batch)
+        return updates
 
     return work
