@@ -21,12 +21,12 @@ from finrl_pod.native.threads import restored_threads
 from finrl_pod.protocols import VecEnv
 from finrl_pod.rl.training.pipeline import SAMPLE_SECONDS, Pipeline, PipelineStats
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
-from finrl_pod.tournament.progress import Progress, ProgressCallback
+from finrl_pod.tournament.progress import ProgressCallback
 from finrl_pod.user_files import keep, kept_files, pinned, unpinned
 from finrl_pod_app.environment_training.config import TrainingConfig, check, open_env
 from finrl_pod_app.environment_training.evaluation import EPISODES, Scores, evaluate
 from finrl_pod_app.environment_training.folder import WEIGHTS, PipelineSummary, RunFolder, TrainingResult
-from finrl_pod_app.environment_training.training import catch_stop_signals
+from finrl_pod_app.environment_training.training import catch_stop_signals, training_progress
 from finrl_pod_app.setup.output_folder import RUN, locked_folder
 
 
@@ -96,17 +96,7 @@ def _learn(
         samples = min(pipeline.stats.samples, config.steps)
         scores.add((Episode(*episode) for episode in episodes), samples)
         rate = samples / max(time.monotonic() - start_time, 1e-9)
-        progress(
-            Progress(
-                stage=f"training {unpinned(config.agent.algorithm)} on {unpinned(config.env)}, asynchronously",
-                samples=samples,
-                total_samples=config.steps,
-                samples_per_second=rate,
-                best=None,
-                seconds_left=(config.steps - samples) / rate if rate else None,
-                detail="" if scores.best is None else f"score {scores.now:.1f}, best {scores.best:.1f}",
-            )
-        )
+        progress(training_progress(config, scores, samples, rate, ", asynchronously"))
         return not signals
 
     with pipeline:

@@ -89,8 +89,7 @@ def config_from_dict(values: Mapping[str, Any]) -> TrainingConfig:
         raise RunError(f"config.json has no {min(missing)!r}, so it is not a run of train --env; name another folder")
     agent = parse({"agent": values["agent"]}, "config.json").agent
     fields = {field.name for field in dataclasses.fields(TrainingConfig)} - {"agent"}
-    values_with_device = {"device": "cpu", **values}  # older runs have no device
-    return TrainingConfig(agent=agent, **{name: values_with_device[name] for name in fields})
+    return TrainingConfig(agent=agent, **{name: values[name] for name in fields & values.keys()})
 
 
 def agent_config(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) -> AgentConfig:
@@ -100,10 +99,8 @@ def agent_config(algorithm: str, settings: Sequence[str], *, steps: int, envs: i
     """
     parse({"agent": {"algorithm": algorithm}}, "--algorithm")
     overrides = dict(map(parse_setting, settings))
-    horizon = overrides.get("horizon")
-    defaults = default_settings(
-        algorithm, steps=steps, envs=envs, horizon=horizon if isinstance(horizon, int) else None
-    )
+    horizon = overrides["horizon"] if isinstance(overrides.get("horizon"), int) else None
+    defaults = default_settings(algorithm, steps=steps, envs=envs, horizon=horizon)
     return parse({"agent": {"algorithm": algorithm, **defaults, **overrides}}, "--set").agent
 
 
@@ -119,38 +116,33 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
     REDQ 20.
     """
     record = algorithm_info(algorithm).config_class
-    names = {field.name for field in dataclasses.fields(record)}
-    common_settings: dict[str, Setting] = {
+    names = {field.name for field in dataclasses.fields(record)} - _own_defaults(record)
+    settings: dict[str, Setting] = {
         "policy": "mlp", "gamma": 0.99, "learning_rate": 3e-4, "learning_rate_schedule": "constant",
     }  # fmt: skip
     if issubclass(record, OffPolicyConfig):
         # Random actions for at most a twentieth of the run.
-        kind_settings: dict[str, Setting] = {
+        settings |= {
             "hidden": [256, 256], "batch_size": 256, "buffer_size": max(min(steps, 1_000_000), 256, envs),
             "gradient_steps": UPDATES_PER_SAMPLE.get(algorithm, 1) * envs * max(horizon or 1, 1),
             "learning_starts": min(5_000, steps // 20),
             "scale_rewards": False, "max_grad_norm": NEVER,
         }  # fmt: skip
         if issubclass(record, DQNConfig):
-            kind_settings |= {
+            settings |= {
                 "learning_rate": 1e-3, "tau": 0.01, "max_grad_norm": 10.0,
                 "exploration_samples": max(steps // 5, 1),
             }  # fmt: skip
     else:
         horizon = max(ON_POLICY_SAMPLES // envs if horizon is None else horizon, 1)
-        kind_settings = {
+        settings |= {
             "hidden": [64, 64], "horizon": horizon, "group_baseline": False, "scale_rewards": False,
             "gae_lambda": 0.95, "entropy_coefficient": 0.0,
             "epochs": 10, "minibatches": _minibatches(horizon * envs), "target_kl": NEVER,
         }  # fmt: skip
-        if "epochs" not in names:  # A2C: one gradient step on a short rollout
-            kind_settings |= {"horizon": 8, "learning_rate": 7e-4, "gae_lambda": 1.0}
-    custom_names = _own_defaults(record)
-    return {
-        name: value
-        for name, value in {**common_settings, **kind_settings}.items()
-        if name in names and name not in custom_names
-    }
+        if not hasattr(record, "epochs"):  # A2C: one gradient step on a short rollout
+            settings |= {"horizon": 8, "learning_rate": 7e-4, "gae_lambda": 1.0}
+    return {name: value for name, value in settings.items() if name in names}
 
 
 def _own_defaults(record: type[AgentConfig]) -> set[str]:

@@ -125,17 +125,15 @@ def evaluate(
     """
     if episodes < 1:
         return None
-    member_returns, cut = _returns(act, config, episodes, is_stopped)
     ensemble = None
+    member_returns, cut = _returns(act, config, episodes, is_stopped)
     if config.members > 1:
         returns, ensemble_cut = _returns(ensemble_decision(act, config.members), config, episodes, is_stopped)
-        mean = to_plain(float(returns.mean()))
-        std = to_plain(float(returns.std(correction=0)))
-        ensemble = EnsembleReturns(returns.numel(), int(ensemble_cut.sum()), mean, std)
-    means = to_plain(member_returns.mean(1).tolist())
-    return EvaluationResult(
-        episodes, cut.sum(1).tolist(), means, to_plain(member_returns.std(1, correction=0).tolist()), ensemble
-    )
+        statistics = (returns.mean().item(), returns.std(correction=0).item())
+        ensemble = EnsembleReturns(returns.numel(), int(ensemble_cut.sum()), *to_plain(statistics))
+    statistics_by_member = (member_returns.mean(1), member_returns.std(1, correction=0))
+    mean, std = to_plain([x.tolist() for x in statistics_by_member])
+    return EvaluationResult(episodes, cut.sum(1).tolist(), mean, std, ensemble)
 
 
 def ensemble_decision(act: Act, members: int) -> Act:

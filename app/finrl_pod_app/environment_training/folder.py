@@ -6,7 +6,6 @@ belong together, so a kill at any moment leaves the previous checkpoint intact.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from finrl_pod import __version__
 from finrl_pod.errors import RunError
-from finrl_pod.files import other_folder, read_json, write_bytes, write_json, write_kept_files
-from finrl_pod.tournament.snapshots import decode_tensors
+from finrl_pod.files import other_folder, read_json, write_json, write_kept_files
+from finrl_pod.tournament.snapshots import load_tensors, save_tensors
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import FOLDER, keep_folder
 from finrl_pod_app.environment_training.config import TrainingConfig, config_from_dict
@@ -125,19 +124,16 @@ class RunFolder:
         self, tensors: Mapping[str, Tensor], scores: ScoreState, seconds: float, losses: int, capacity: int
     ) -> None:
         """Save a checkpoint. tensors: with the replay items since `item_count`. capacity: items of a replay buffer."""
-        from safetensors.torch import save as to_bytes
-
         self._saves += 1
-        items = {k: x.contiguous() for k, x in tensors.items() if k.startswith(SLOT) and k != COUNTS}
-        learner_tensors = {k: x.contiguous() for k, x in tensors.items() if k not in items}
+        items = {name: x for name, x in tensors.items() if name.startswith(SLOT) and name != COUNTS}
         item_count = int(tensors[COUNTS][0]) if COUNTS in tensors else 0
         if items and item_count > self.item_count:
             segment = Segment(f"replay-{self._saves:06d}.safetensors", item_count)
-            write_bytes(self.path / segment.file, to_bytes(items))
+            save_tensors(self.path / segment.file, items)
             self._segments = (*self._segments, segment)
         self._segments = tuple(segment for segment in self._segments if segment.to > item_count - capacity)
         learner = f"learner-{self._saves:06d}.safetensors"
-        write_bytes(self.path / learner, to_bytes(learner_tensors))
+        save_tensors(self.path / learner, {name: x for name, x in tensors.items() if name not in items})
         state = Checkpoint(scores, seconds, losses, learner, self._segments, self._saves, item_count)
         write_json(self.path / STATE, state.to_dict())
         self.item_count = item_count
@@ -148,33 +144,21 @@ class RunFolder:
         if not (self.path / STATE).exists():
             return None
         state = _read_record(self.path / STATE, Checkpoint)
-        tensors = self._read(state.learner)
+        tensors = load_tensors(self.path / state.learner)
         self.item_count = state.written
         self._segments = state.segments
         self._saves = state.saves
-        segments = [self._read(segment.file) for segment in self._segments]
-        if segments:
+        if segments := [load_tensors(self.path / segment.file) for segment in self._segments]:
             count = min(self.item_count, capacity)
             tensors |= {name: torch.cat([segment[name] for segment in segments], 1)[:, -count:] for name in segments[0]}
         return tensors, state
 
     def finish(self, weights: Mapping[str, Tensor], result: TrainingResult) -> None:
         """Save weights and result, and remove the checkpoint."""
-        from safetensors.torch import save as to_bytes
-
-        write_bytes(self.path / WEIGHTS, to_bytes({name: x.contiguous() for name, x in weights.items()}))
+        save_tensors(self.path / WEIGHTS, weights)
         write_json(self.path / RESULT, result.to_dict())
-        with contextlib.suppress(FileNotFoundError):
-            (self.path / STATE).unlink()
+        (self.path / STATE).unlink(missing_ok=True)
         self._delete_old_files(set())
-
-    def _read(self, name: str) -> dict[str, Tensor]:
-        from safetensors import SafetensorError
-
-        try:
-            return decode_tensors((self.path / name).read_bytes())
-        except (OSError, SafetensorError):
-            raise RunError(f"{self.path / name} is missing or damaged; start a new run in another folder") from None
 
     def _delete_old_files(self, keep: set[str]) -> None:
         for kind in ("replay", "learner"):

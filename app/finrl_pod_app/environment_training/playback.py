@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 
 
 class PlayedEpisode(NamedTuple):
-    """Sum of rewards and number of steps; ended:
-
-    False if it was cut off after `MAX_STEPS`, or the frames of a picture.
-    """
+    """Sum of rewards and number of steps. ended: False if cut off after `MAX_STEPS`, or the frames of a picture."""
 
     total: float
     steps: int
@@ -61,6 +58,8 @@ def play(
     instead of both. Raises InputError for an environment that is no Gymnasium one or has no such picture, SetupError if
     a package for rendering is missing, RunError if the environment fails.
     """
+    import gymnasium
+
     name = agents.config.env
     if not name.startswith(PREFIX):
         raise InputError(f"play shows Gymnasium environments, got {name}; finrl-pod evaluate tests its agents")
@@ -73,7 +72,7 @@ def play(
         stream = key(agents.config.seed if seed is None else seed, 0, "play")
         played_episodes = [_episode(agents, env, episode_seed(stream, i), frames, show) for i in range(episodes)]
         fps = int(env.metadata.get("render_fps") or DEFAULT_FPS)
-    except _missing_renderer() as error:
+    except gymnasium.error.DependencyNotInstalled as error:
         raise SetupError(f"{name} cannot be drawn: {error}") from None
     except (RunError, InputError):
         raise
@@ -133,13 +132,6 @@ def _render_mode(name: str, picture: Path | None) -> str | None:
     if "human" in modes and any(os.environ.get(display) for display in DISPLAYS):
         return "human"
     return "ansi" if "ansi" in modes else None
-
-
-def _missing_renderer() -> type[Exception]:
-    import gymnasium
-
-    missing: type[Exception] = gymnasium.error.DependencyNotInstalled
-    return missing
 
 
 def animated_png(frames: list[NDArray[np.uint8]], fps: int) -> bytes:

@@ -6,6 +6,7 @@ action = agents.act(torch.zeros(1, 8, agents.spec.features))  # one member, 8 ob
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,11 +71,8 @@ def load_agents(run: str | Path) -> SavedAgents:
     tensors = load_tensors(path / WEIGHTS)
     names = [name.removeprefix("0.") for name in tensors if name.startswith("0.")]
     weights = {name: torch.stack([tensors[f"{p}.{name}"] for p in range(config.members)]) for name in names}
-    env = open_env(config.env, envs=1, members=range(config.members))
-    try:
+    with contextlib.closing(open_env(config.env, envs=1, members=range(config.members))) as env:
         spec = spec_of(env, config.agent)
-    finally:
-        env.close()
     agents = SavedAgents(config, spec, make_actor(config.agent.algorithm, spec), weights)
     try:
         agents.act(torch.zeros(config.members, 1, spec.features))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -95,8 +94,7 @@ class _TrainingRun:
         config = self.config
         learner = self.learner
         first = learner.samples[0]
-        start_time = time.monotonic()
-        last_save = time.monotonic()
+        start_time = last_save = time.monotonic()
         last_report = 0.0
         seconds_before = self.seconds
 
@@ -111,7 +109,8 @@ class _TrainingRun:
                 self.scores.add(episodes, samples)
             if now - last_report >= PROGRESS_SECONDS:
                 last_report = now
-                self._report(self._progress(samples, (samples - first) / max(now - start_time, 1e-9)))
+                rate = (samples - first) / max(now - start_time, 1e-9)
+                self._report(training_progress(config, self.scores, samples, rate))
             if now - last_save >= save_seconds:
                 self.save()
                 last_save = time.monotonic()
@@ -178,19 +177,6 @@ class _TrainingRun:
     def _losses(self) -> int:
         return int(self.losses) + self.env.worker_restarts
 
-    def _progress(self, samples: int, rate: float) -> Progress:
-        members = self.config.members
-        total = self.config.steps
-        return Progress(
-            stage=f"training {unpinned(self.config.agent.algorithm)} on {unpinned(self.config.env)}",
-            samples=samples * members,
-            total_samples=total * members,
-            samples_per_second=rate * members,
-            best=None,
-            seconds_left=max(total - samples, 0) / rate if rate > 0 else None,
-            detail="" if self.scores.best is None else f"score {self.scores.now:.1f}, best {self.scores.best:.1f}",
-        )
-
     def _result(self, evaluation: EvaluationResult | None) -> TrainingResult:
         learner = self.learner
         return TrainingResult(
@@ -211,6 +197,19 @@ class _TrainingRun:
             weights=str(self.folder.path / WEIGHTS),
             evaluation=evaluation,
         )
+
+
+def training_progress(config: TrainingConfig, scores: Scores, samples: int, rate: float, mode: str = "") -> Progress:
+    """Progress of all members. samples, rate: of each. mode: text behind the name of the stage."""
+    return Progress(
+        stage=f"training {unpinned(config.agent.algorithm)} on {unpinned(config.env)}{mode}",
+        samples=samples * config.members,
+        total_samples=config.steps * config.members,
+        samples_per_second=rate * config.members,
+        best=None,
+        seconds_left=max(config.steps - samples, 0) / rate if rate > 0 else None,
+        detail="" if scores.best is None else f"score {scores.now:.1f}, best {scores.best:.1f}",
+    )
 
 
 def _open_logger(kind: str, out: Path, config: TrainingConfig) -> TrainingLogger:
@@ -237,21 +236,10 @@ def _all_weights(learner: Learner) -> dict[str, torch.Tensor]:
 
 def _check_same_settings(config: TrainingConfig, run_config: TrainingConfig, out: Path) -> None:
     """Raises RunError if the settings of a resumed run differ from its own."""
-    for field in dataclasses.fields(TrainingConfig):
-        value = getattr(config, field.name)
-        run_value = getattr(run_config, field.name)
-        if value != run_value and field.name not in ("workers", "worker_timeout"):
-            if field.name == "agent":
-                differences = [
-                    f.name
-                    for f in dataclasses.fields(run_value)
-                    if getattr(value, f.name, None) != getattr(run_value, f.name)
-                ]
-                name = differences[0] if differences else "algorithm"
-                value = getattr(value, name, None)
-                run_value = getattr(run_value, name, None)
-            else:
-                name = field.name
+    values = {**vars(config), **vars(config.agent)}
+    for name, run_value in {**vars(run_config), **vars(run_config.agent)}.items():
+        value = values.get(name)
+        if name not in ("agent", "workers", "worker_timeout") and value != run_value:
             raise RunError(
                 f"{out} holds a run with {name} {run_value}, got {value}; use the same value or another --out"
             )
@@ -267,8 +255,7 @@ def catch_stop_signals() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         signals.append(number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = {number: signal.signal(number, handle) for number in numbers}
+    handlers = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield signals
     finally:
