@@ -33,6 +33,10 @@ class Outcome:
     samples: int
     train_seconds: float
 
+    @property
+    def samples_per_second(self) -> float:
+        return self.samples / max(self.train_seconds, 1e-9)
+
 
 class Tournament:
     """Trains pods and keeps a leaderboard, in a run directory."""

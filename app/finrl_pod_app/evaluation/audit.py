@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from finrl_pod.rl.acting.member_accounts import metrics_of
 from finrl_pod.settings.run import DataConfig, EnvironmentConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers, champion_of, sharpe_ratios
-from finrl_pod.types import AgentSnapshot, MarketTensor, Normaliser, Panel
+from finrl_pod.types import MarketTensor, Normaliser, Panel
 from finrl_pod.user_files import (
     custom_source,
     forget_modules,
@@ -209,7 +209,6 @@ def _check_selection(
 ) -> list[Finding]:
     """Score every agent of the leaderboard again on the validation bars."""
     board = run.leaderboard()
-    agents = [run.snapshot(score.id) for score in board.scores]
     returns = run.validation_returns({score.generation for score in board.scores})
     annual = math.sqrt(bars_per_year(market.times))
     recorded_scores = {
@@ -219,19 +218,12 @@ def _check_selection(
         dict(zip(ensemble.ids, ensemble.ensemble_weights, strict=True))
         for ensemble in (members, champion_of(run, config))
     )
-    scores = _validation_scores(agents, market, config, validation)
-    return check_selection(recorded_scores, scores, shares, selected_shares)
-
-
-def _validation_scores(
-    agents: Sequence[AgentSnapshot], market: MarketTensor, config: RunConfig, validation: BarRange
-) -> dict[str, float]:
-    """id -> annual Sharpe ratio on the validation bars."""
+    agents = [run.snapshot(score.id) for score in board.scores]
     scores: dict[str, float] = {}
-    for members, ledger in member_ledgers(agents, market, config, *validation):
+    for indices, ledger in member_ledgers(agents, market, config, *validation):
         metrics = metrics_of(ledger, market)
-        scores |= {agents[i].id: values["sharpe"] for i, values in zip(members, metrics, strict=True)}
-    return scores
+        scores |= {agents[i].id: values["sharpe"] for i, values in zip(indices, metrics, strict=True)}
+    return check_selection(recorded_scores, scores, shares, selected_shares)
 
 
 def _champion_normaliser(champion: PolicyStrategy) -> Normaliser:
@@ -265,7 +257,7 @@ def audit_strategy(
     opened_files.watch()
     strategy = load_strategy(target) if isinstance(target, str) else target
     name = target if isinstance(target, str) else strategy.name
-    config, panel, bars = _default_data(data) if config is None else _audit_data(config)
+    config, panel, bars = _audit_data(config, data)
     if name == "index":
         panel = index_panel(panel)
     features = strategy.feature_names
@@ -317,7 +309,7 @@ def audit_env(
     """Audit an environment and its features on a panel of the store, under the default rules."""
     if kind not in KINDS:
         raise InputError(f"--env must be one of {', '.join(KINDS)}, got {kind!r}")
-    config, panel, bars = _default_data(data)
+    config, panel, bars = _audit_data(None, data)
     environment = dataclasses.replace(config.environment, kind=kind)  # type: ignore[arg-type]  # checked above
     config = dataclasses.replace(config, environment=environment, mandate=MandateConfig(base="none"))
     normaliser = build_market(panel, config.features.names, (0, bars[0] - 1), environment.fill).normaliser
@@ -334,24 +326,19 @@ def audit_env(
     return Audit(kind, tuple(findings))
 
 
-def _default_data(data: str | None) -> tuple[RunConfig, Panel, BarRange]:
-    """The default config, its panel, and the bars on which costs are varied.
+def _audit_data(config: RunConfig | None, data: str | None) -> tuple[RunConfig, Panel, BarRange]:
+    """The config, or the default one on the panel `data`; its panel, and the bars on which costs are varied.
 
     These are the validation split, or the second half of a panel that is too short for splits. Probes start at the
     first of these bars.
     """
-    if data is None:
-        return _audit_data(RunConfig())
-    return _audit_data(RunConfig(data=DataConfig(data)), use_default_splits=True)
-
-
-def _audit_data(config: RunConfig, *, use_default_splits: bool = False) -> tuple[RunConfig, Panel, BarRange]:
-    """The config, its panel, and the bars of `_default_data`. use_default_splits: ignore the splits of the config."""
+    has_own_splits = config is not None or data is None
+    config = config or (RunConfig() if data is None else RunConfig(data=DataConfig(data)))
     panel = load_panel(config)
     if len(panel.times) < MIN_BARS:
         raise DataError(f"an audit needs at least {MIN_BARS} bars, panel {panel.name!r} has {len(panel.times)}")
     try:
-        splits = splits_of_panel(panel) if use_default_splits else config.splits
+        splits = config.splits if has_own_splits else splits_of_panel(panel)
         validation = make_splits(panel.times, splits).validation
     except (DataError, ConfigError):
         return config, panel, (len(panel.times) // 2, len(panel.times) - 1)
@@ -398,20 +385,16 @@ def run_checks(
         return list(dict.fromkeys(findings)), None
     on_step("sensitivity to costs and delays")
     reference = varied_costs.reference
-    sensitivities = _cost_sensitivity(pipeline, reference, varied_costs.bars)
     bars = varied_costs.bars
-    cost_findings = sensitivity_findings(pipeline, sensitivities, reference.name, cost, bars, varied_costs.split)
-    return [*findings, *cost_findings], sensitivities
-
-
-def _cost_sensitivity(pipeline: Pipeline, reference: Strategy, bars: BarRange) -> Sensitivity:
-    """Sensitivity of the first strategy of a pipeline, compared with a reference."""
     panel = pipeline.prepare_panel(pipeline.panel)
     period = MarketPeriod(pipeline.build(panel), *bars, pipeline.rules, pipeline.cash)
-    strategy = fresh_copy(next(iter(pipeline.strategies.values())))
-    decisions = backtest_recorded(strategy, panel, period)[1].decisions
-    reference_decisions = backtest_recorded(fresh_copy(reference), panel, period)[1].decisions
-    return sensitivity(decisions, reference_decisions, period)
+    strategy = next(iter(pipeline.strategies.values()))
+    decisions, reference_decisions = (
+        backtest_recorded(fresh_copy(x), panel, period)[1].decisions for x in (strategy, reference)
+    )
+    sensitivities = sensitivity(decisions, reference_decisions, period)
+    cost_findings = sensitivity_findings(pipeline, sensitivities, reference.name, cost, bars, varied_costs.split)
+    return [*findings, *cost_findings], sensitivities
 
 
 def _market_builder(config: RunConfig, normaliser: Normaliser) -> Callable[[Panel], MarketTensor]:

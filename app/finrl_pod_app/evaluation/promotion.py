@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from finrl_pod_strategies.baselines import run_baselines
 from finrl_pod_strategies.mandate_account import DesiredTilts, MandateRecorder
-from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.splits import Span, Splits
 from finrl_pod.errors import DataError
@@ -19,13 +18,7 @@ from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
 from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.dataset_fingerprint import is_demonstration
-from finrl_pod.promotion.gate import (
-    BREAK_EVEN_COST_MULTIPLE,
-    CHAMPION,
-    PromotionEvidence,
-    apply_gate,
-    min_bars,
-)
+from finrl_pod.promotion.gate import BREAK_EVEN_COST_MULTIPLE, CHAMPION, PromotionEvidence, apply_gate, min_bars
 from finrl_pod.promotion.trial_log import TrialLog, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.promotion.verdict import Verdict, write_verdict
@@ -79,16 +72,11 @@ class EvaluationContext:
     last_decision: int
 
 
-def check(config: RunConfig, splits: Splits) -> None:
-    """Check before training that a verdict will be possible.
-
-    Raises ConfigError for a threshold out of range, DataError for a validation or test split that is too short.
-    """
-    check_lengths(config.gate, len(splits.validation), len(splits.test))
-
-
 def check_lengths(gate: GateConfig, validation: int, test: int) -> None:
-    """Raise ConfigError for a threshold out of range, DataError for too few validation or test bars."""
+    """Check before training that a verdict will be possible. validation, test: number of bars.
+
+    Raises ConfigError for a threshold out of range, DataError for too few validation or test bars.
+    """
     check_settings("gate.", gate)
     for name, bars, minimum in zip(("validation", "test"), (validation, test), min_bars(), strict=True):
         if bars < minimum:
@@ -110,7 +98,10 @@ def evaluate_champion(
     reused.
     """
     config, panel, splits, environment = context.config, context.panel, context.splits, context.config.environment
-    champion, market = _champion_and_market(context, run, members)
+    champion = load_champion(run, members)
+    market = context.market
+    if not set(champion.feature_names) <= set(market.feature_names):  # it also has turbulence
+        market = champion_market(champion, panel, config)
     reference = reference_strategy(config)
     on_stage("validating the champion and the baselines")
     period = _period(market, splits.validation, config)
@@ -193,14 +184,3 @@ def _with_selection(
         selection="greedy" if is_greedy else "best",
         procedures=procedures / (START_SIGNIFICANCE if run.has_start else 1.0),
     )
-
-
-def _champion_and_market(
-    context: EvaluationContext, run: RunDirectory, members: ChampionMembers
-) -> tuple[PolicyStrategy, MarketTensor]:
-    """The champion and a market with its features: the market of the run, or one that also has turbulence."""
-    champion = load_champion(run, members)
-    market = context.market
-    if not set(champion.feature_names) <= set(market.feature_names):
-        market = champion_market(champion, context.panel, context.config)
-    return champion, market

@@ -162,7 +162,7 @@ def _document(
         "timing": {
             "samples": outcome.samples,
             "train_seconds": outcome.train_seconds,
-            "samples_per_second": outcome.samples / max(outcome.train_seconds, 1e-9),
+            "samples_per_second": outcome.samples_per_second,
             "seconds": time.perf_counter() - start,
         },
         "versions": dict(installed_versions()),

@@ -30,14 +30,18 @@ from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers, champion_of
 from finrl_pod.tournament.tournament import Outcome, Tournament
-from finrl_pod.types import MarketTensor, Panel
+from finrl_pod.types import Panel
 from finrl_pod.user_files import FOLDER, keep_folder, pinned
 from finrl_pod_app.evaluation.backtests import run_backtest
 from finrl_pod_app.evaluation.champions import open_trial_log
 from finrl_pod_app.evaluation.ladder import ladder_parts
 from finrl_pod_app.evaluation.mandate_report import mandate_parts, mandate_period
-from finrl_pod_app.evaluation.promotion import ChampionEvaluation, EvaluationContext, evaluate_champion
-from finrl_pod_app.evaluation.promotion import check as check_verdict
+from finrl_pod_app.evaluation.promotion import (
+    ChampionEvaluation,
+    EvaluationContext,
+    check_lengths,
+    evaluate_champion,
+)
 from finrl_pod_app.prices.market_setup import (
     check_settings,
     make_market,
@@ -108,7 +112,7 @@ def run_tournament(
     _stages(progress)("reading prices and features")
     panel = load_panel(config) if saved_panel is None else saved_panel
     splits = make_splits(panel.times, config.splits)
-    check_verdict(config, splits)
+    check_lengths(config.gate, len(splits.validation), len(splits.test))
     market = make_market(panel, config, splits)
     check_settings(config, market, splits)
     open_run = RunDirectory.resume if resume else RunDirectory.create
@@ -152,7 +156,12 @@ def run_tournament(
                     band=bootstrap_band(evaluation.test[subject_of(evaluation.test)].equity, config.seed),
                     parts={
                         "champion": _champion(config, members, outcome),
-                        "timing": _timing(outcome, time.perf_counter() - start),
+                        "timing": Timing(
+                            samples=outcome.samples,
+                            train_seconds=outcome.train_seconds,
+                            samples_per_second=outcome.samples_per_second,
+                            total_seconds=time.perf_counter() - start,
+                        ),
                         "attribution": {"by_asset": profit.by_asset(), "by_year": profit.by_year()},
                         "validation": {"strategies": strategies},
                         "looks_so_far": looks_so_far(panel, splits.test),
@@ -164,9 +173,8 @@ def run_tournament(
                 )
                 write_report(out, report, evaluation.test)
     except KeyboardInterrupt:
-        contents = (
-            "finished generations" if (out / "state.json").exists() else "no generation had finished, the settings"
-        )
+        has_state = (out / "state.json").exists()
+        contents = "finished generations" if has_state else "no generation had finished, the settings"
         raise Interrupted(
             f"interrupted; {contents} are kept in {out}. Go on with the same command and --resume --out "
             f"{shlex.quote(str(out))}"
@@ -199,7 +207,7 @@ def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOp
         return Plan(estimate, None, ())
     panel = load_panel(config)
     splits = make_splits(panel.times, config.splits)
-    check_verdict(config, splits)
+    check_lengths(config.gate, len(splits.validation), len(splits.test))
     check_settings(config, make_market(panel, config, splits), splits)
     notes = [note for note in (unused_note, _few_bars(config, panel, splits)) if note]
     return Plan(estimate, looks_so_far(panel, splits.test) + 1, tuple(notes))
@@ -219,36 +227,21 @@ def train(
     progress: ProgressCallback = lambda _: None,
     engine: EngineOptions = LOCAL,
 ) -> tuple[Outcome, ChampionMembers]:
-    """Train a population and choose its champion, without evaluating it."""
+    """Train a population on the training split and score it on validation; choose its champion."""
     config = context.config
-    splits = context.splits
-    prepare_start(config, run, context.market, splits, progress)
-    outcome = run_engine(config, context.panel, context.market, splits, run, device, progress, log, engine)
-    return outcome, champion_of(run, config)
-
-
-def run_engine(
-    config: RunConfig,
-    panel: Panel,
-    market: MarketTensor,
-    splits: Splits,
-    run: RunDirectory,
-    device: torch.device,
-    progress: ProgressCallback,
-    log: TrialLog,
-    engine: EngineOptions = LOCAL,
-) -> Outcome:
-    """Run a tournament that trains on the training split and scores on the validation split."""
-    trainer = partial(make_trainer, config, panel, market, splits, device)
+    prepare_start(config, run, context.market, context.splits, progress)
+    trainer = partial(make_trainer, config, context.panel, context.market, context.splits, device)
     try:
-        with open_executor(engine, config, panel, trainer, device) as executor:
+        with open_executor(engine, config, context.panel, trainer, device) as executor:
             if engine.replay is None:
-                return Tournament(config, run, executor, progress, log).run()
-            groups = groups_of_slots(config, logged_run(engine.replay, config).groups)
-            # A replay ignores time limits: the log says where the original run stopped.
-            return Tournament(config, run, executor, progress, log, groups, clock=lambda: 0.0).run()
+                outcome = Tournament(config, run, executor, progress, log).run()
+            else:
+                groups = groups_of_slots(config, logged_run(engine.replay, config).groups)
+                # A replay ignores time limits: the log says where the original run stopped.
+                outcome = Tournament(config, run, executor, progress, log, groups, clock=lambda: 0.0).run()
     finally:
         release_freed_memory()
+    return outcome, champion_of(run, config)
 
 
 def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> ProgressCallback:
@@ -287,16 +280,6 @@ def _champion(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> 
     )
 
 
-def _timing(outcome: Outcome, total: float) -> Timing:
-    rate = outcome.samples / max(outcome.train_seconds, 1e-9)
-    return Timing(
-        samples=outcome.samples,
-        train_seconds=outcome.train_seconds,
-        samples_per_second=rate,
-        total_seconds=total,
-    )
-
-
 def _stages(progress: ProgressCallback) -> Callable[..., None]:
     """Return a function that begins a stage other than training: it reports it with the best score so far."""
 
@@ -304,7 +287,7 @@ def _stages(progress: ProgressCallback) -> Callable[..., None]:
         release_freed_memory()  # memory of the previous stage
         best = outcome.leaderboard.best if outcome else None
         samples = outcome.samples if outcome else 0
-        rate = samples / max(outcome.train_seconds, 1e-9) if outcome else 0.0
+        rate = outcome.samples_per_second if outcome else 0.0
         progress(Progress(name, samples, samples, rate, None if best is None else best.score, None))
 
     return stage

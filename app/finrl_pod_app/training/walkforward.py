@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,13 +42,7 @@ from finrl_pod.files import read_json, to_plain, write_json, write_text
 from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.dataset_fingerprint import is_demonstration
-from finrl_pod.promotion.gate import (
-    BREAK_EVEN_COST_MULTIPLE,
-    CHAMPION,
-    REFERENCE,
-    PromotionEvidence,
-    apply_gate,
-)
+from finrl_pod.promotion.gate import BREAK_EVEN_COST_MULTIPLE, CHAMPION, REFERENCE, PromotionEvidence, apply_gate
 from finrl_pod.promotion.trial_log import span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.promotion.verdict import Verdict, write_verdict
@@ -55,7 +50,7 @@ from finrl_pod.settings.run import MAX_SEED, RunConfig, SplitConfig
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
-from finrl_pod.tournament.selection import ChampionMembers, champion_of
+from finrl_pod.tournament.selection import ChampionMembers
 from finrl_pod.types import BacktestResult, Floats, Panel
 from finrl_pod.user_files import pinned
 from finrl_pod_app.evaluation.audit import AuditScope, audit_champion
@@ -75,8 +70,7 @@ from finrl_pod_app.report.html import write_report
 from finrl_pod_app.setup.doctor import installed_versions, pick_device
 from finrl_pod_app.setup.output_folder import WALK_FORWARD, locked_folder
 from finrl_pod_app.setup.progress_file import live_progress
-from finrl_pod_app.training.start_policy import prepare_start
-from finrl_pod_app.training.tournaments import both_callbacks, run_engine
+from finrl_pod_app.training.tournaments import both_callbacks, train
 
 FOLDS, SEEDS = 6, 3
 PROBES = 2  # of the audit of each run
@@ -109,20 +103,16 @@ def run_walkforward(
     config, _ = with_effective_settings(pinned(config))
     panel = load_panel(config)
     planned_folds = plan(config, panel, folds)
-    check_lengths(
-        config.gate, len(planned_folds[0].validation), planned_folds[-1].test.last - planned_folds[0].test.first + 1
-    )
+    test_bars = planned_folds[-1].test.last - planned_folds[0].test.first + 1
+    check_lengths(config.gate, len(planned_folds[0].validation), test_bars)
     torch_device = pick_device(device)
     try:
         with locked_folder(out, WALK_FORWARD):
             _open(out, config, panel, folds, seeds, resume=resume)
             fold_runs = []
-            for fold in planned_folds:
-                for i in range(seeds):
-                    callback = _with_prefix(progress, f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}")
-                    fold_runs.append(
-                        _train(config, panel, fold, config.seed + i, out, registry, torch_device, callback)
-                    )
+            for fold, i in itertools.product(planned_folds, range(seeds)):
+                callback = _with_prefix(progress, f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}")
+                fold_runs.append(_train(config, panel, fold, config.seed + i, out, registry, torch_device, callback))
             return report_walkforward(
                 config, panel, fold_runs, out, registry, lambda name: progress(Progress(name, 0, 0, 0.0, None, None))
             )
@@ -135,14 +125,8 @@ def run_walkforward(
 def plan(config: RunConfig, panel: Panel, folds: int) -> tuple[Fold, ...]:
     """Cut the validation and test bars of a config into folds."""
     splits = make_splits(panel.times, config.splits)
-    return walk_forward_folds(
-        splits.train.first,
-        splits.validation.first,
-        splits.test.last,
-        folds,
-        len(splits.validation),
-        config.splits.embargo,
-    )
+    bounds = (splits.train.first, splits.validation.first, splits.test.last)
+    return walk_forward_folds(*bounds, folds, len(splits.validation), config.splits.embargo)
 
 
 def fold_config(config: RunConfig, panel: Panel, fold: Fold, seed: int) -> RunConfig:
@@ -180,14 +164,11 @@ def _train(
     opener = RunDirectory.resume if (folder / "config.json").exists() else RunDirectory.create
     run = opener(folder, config_of_fold, panel.sha256)
     log = open_trial_log(registry, run, config_of_fold, panel, market, splits)
+    last_decision = training_env(config_of_fold, market, splits, (0,)).last
+    context = EvaluationContext(config_of_fold, panel, splits, market, last_decision)
     with live_progress(folder) as live_callback:
-        callback = both_callbacks(progress, live_callback)
-        prepare_start(config_of_fold, run, market, splits, callback)
-        board = run_engine(config_of_fold, panel, market, splits, run, device, callback, log).leaderboard
-    context = EvaluationContext(
-        config_of_fold, panel, splits, market, training_env(config_of_fold, market, splits, (0,)).last
-    )
-    return FoldRun(fold, seed, context, run, board, champion_of(run, config_of_fold))
+        outcome, members = train(context, run, log, device, both_callbacks(progress, live_callback))
+    return FoldRun(fold, seed, context, run, outcome.leaderboard, members)
 
 
 def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *, resume: bool) -> None:
@@ -330,15 +311,8 @@ def _audit_messages(
         label = f"fold {fold_run.fold.number}, seed {fold_run.seed}"
         on_stage(f"auditing {label}")
         context = fold_run.context
-        audit = audit_champion(
-            fold_run.run,
-            context.panel,
-            context.config,
-            fold_run.members,
-            context.last_decision,
-            AuditScope(PROBES),
-            costs=False,
-        )
+        subject = (fold_run.run, context.panel, context.config, fold_run.members, context.last_decision)
+        audit = audit_champion(*subject, AuditScope(PROBES), costs=False)
         failures += [f"{label}: {finding.message}" for finding in audit.findings if finding.status == "fail"]
         warnings |= dict.fromkeys(finding.message for finding in audit.findings if finding.status == "warn")
     return tuple(failures), tuple(warnings)
@@ -352,11 +326,9 @@ def _trial_returns(fold_runs: Sequence[FoldRun], reference: BacktestResult, span
     base = simple_returns(reference.equity)
     columns = []
     for seed in sorted({fold_run.seed for fold_run in fold_runs}):
-        runs_of_seed = [fold_run for fold_run in fold_runs if fold_run.seed == seed]
-        ranks = min(len(fold_run.board.scores) for fold_run in runs_of_seed)
-        returns = [
-            _ranked_returns(fold_run, ranks, min(fold_run.fold.test.last + 1, span.last)) for fold_run in runs_of_seed
-        ]
+        runs_of_seed = [run for run in fold_runs if run.seed == seed]
+        ranks = min(len(run.board.scores) for run in runs_of_seed)
+        returns = [_ranked_returns(run, ranks, min(run.fold.test.last + 1, span.last)) for run in runs_of_seed]
         columns.append(np.concatenate(returns) - base[:, None])
     return np.concatenate(columns, axis=1)
 
@@ -413,9 +385,8 @@ def _document(
         }
         for fold_run in fold_runs
     ]
-    scores = np.array(
-        [[row["sharpe"] for row in runs if row["seed"] == seed] for seed in by_seed], dtype=np.float64
-    )  # [seeds, folds]
+    by_fold = [[row["sharpe"] for row in runs if row["seed"] == seed] for seed in by_seed]
+    scores = np.array(by_fold, dtype=np.float64)  # [seeds, folds]
     reference = [_fold_metrics(results[REFERENCE], fold, span, same_close=same_close)["sharpe"] for fold in folds]
     equal = np.array([reference], dtype=np.float64)
     all_seeds: dict[str, Any] = {"interquartile_mean": interquartile_mean(scores)}
