@@ -43,6 +43,7 @@ class PaperRules:
         self, strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int
     ) -> tuple[BacktestResult, int]:
         """Return the result over bars first..last and the number of orders."""
+        """The result over bars first..last, and the number of orders."""
         sliced_orders = None if self.config is None else sliced_execution(self.config, panel)
         terms = (self.rules, self.cash, self.auction)
         paper_backtest = backtest_paper(strategy, panel, market, first, last, *terms, slicing=sliced_orders)
@@ -150,10 +151,5 @@ def within_daemon_limits(strategy: Strategy, config: RunConfig) -> Strategy:
     environment = config.environment
     if active_mandate(config.mandate) is not None or environment.short or environment.leverage != 1:
         return strategy
-    risk = RiskSettings(
-        max_position=UNBOUNDED["max_position"],
-        max_order=UNBOUNDED["max_order"],
-        max_turnover=UNBOUNDED["max_turnover"],
-    )
-    limits = order_limits(risk)
+    limits = order_limits(RiskSettings(**UNBOUNDED))
     return LimitedStrategy(strategy, SizingRules(cash_buffer=Decimal(0), limits=limits))

@@ -30,13 +30,7 @@ from finrl_pod.rl.acting.closed_form import scaled
 from finrl_pod.rl.acting.member_accounts import run_members
 from finrl_pod.rl.networks.policies import LINEAR, PolicySpec
 from finrl_pod.tournament.run_directory import START, RunDirectory
-from finrl_pod.tournament.selection import (
-    START_SIGNIFICANCE,
-    ChampionMembers,
-    StartComparison,
-    compared_with_start,
-    ensemble_of,
-)
+from finrl_pod.tournament.selection import START_SIGNIFICANCE, ChampionMembers, compared_with_start, ensemble_of
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Tensor
 from finrl_pod_app.evaluation.champions import load_champion, reference_strategy
 from finrl_pod_app.evaluation.promotion import ChampionEvaluation, EvaluationContext
@@ -75,7 +69,7 @@ def ladder_parts(
     deployed_rung = START if members.ids == (START,) or config.agent.algorithm == START else TRAINED
     spans = {"validation": context.splits.validation, "test": context.splits.test}
     results = {"validation": evaluation.validation, "test": evaluation.test}
-    curves = {name: _curves(context, run, comparison, deployed_rung, spans[name], results[name]) for name in PERIODS}
+    curves = {name: _curves(context, run, deployed_rung, spans[name], results[name]) for name in PERIODS}
     reference = reference_strategy(config).name
     rungs = [
         Rung(
@@ -97,7 +91,6 @@ def ladder_parts(
 def _curves(
     context: EvaluationContext,
     run: RunDirectory,
-    comparison: StartComparison | None,
     deployed_rung: str,
     span: Span,
     results: Mapping[str, BacktestResult],
@@ -111,19 +104,14 @@ def _curves(
     reference = results[reference_strategy(config).name]
     curves = {BASE: _curve(reference), **_fixed_tilts(context, span)}
     champion = _curve(results[CHAMPION])
-    if comparison is not None:  # agents started from the solved policy
+    if run.has_start and deployed_rung == START:
+        ensemble = load_champion(run, ensemble_of(run, config))
+        period = MarketPeriod(market, span.first, span.last, rules_of(config.environment), config.environment.cash)
+        return {**curves, START: champion, TRAINED: _curve(backtest(ensemble, context.panel, period))}
+    if run.has_start:
         weights = run.snapshot(START).weights[LINEAR]
-        curves[START] = champion if deployed_rung == START else _linear(context, market, weights.unsqueeze(0), span)[0]
-        ensemble_curve = champion
-        if deployed_rung == START:
-            ensemble = load_champion(run, ensemble_of(run, config))
-            rules = rules_of(config.environment)
-            period = MarketPeriod(market, span.first, span.last, rules, config.environment.cash)
-            ensemble_curve = _curve(backtest(ensemble, context.panel, period))
-        curves[TRAINED] = ensemble_curve
-    else:
-        curves[deployed_rung] = champion
-    return curves
+        curves[START] = _linear(context, market, weights.unsqueeze(0), span)[0]
+    return {**curves, deployed_rung: champion}
 
 
 def _fixed_tilts(context: EvaluationContext, span: Span) -> dict[str, Curve]:

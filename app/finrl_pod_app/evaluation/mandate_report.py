@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -19,7 +20,7 @@ from finrl_pod.evaluate.active_management import (
     mean_absolute_tilt,
     transfer_coefficient,
 )
-from finrl_pod.evaluate.intervals import MIN_BARS, Interval
+from finrl_pod.evaluate.intervals import MIN_BARS
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.evaluate.stop_rule import active_band
 from finrl_pod.market.mandate import active_mandate
@@ -80,19 +81,15 @@ def mandate_parts(
     """
     test = periods["test"]
     reference = results[reference_strategy(config).name]
+    # The band of active returns with which the paper-trading daemon compares its account.
+    band = None if test is None else active_band(test.champion.equity, test.tilt_zero.equity, config.seed)
     return {
         "mandate": asdict(config.mandate),
         "added": added_value(results[CHAMPION], reference, config.seed),
         "mandate_usage": {name: usage(period) for name, period in periods.items() if period is not None} or None,
         "practically_base": None if test is None else practically_base(test),
-        "stop_rule": None if test is None else _stop_rule(test, config.seed),
+        "stop_rule": None if band is None else StopRule.model_validate(band.to_dict()),
     }
-
-
-def _stop_rule(test: MandatePeriod, seed: int) -> StopRule | None:
-    """The band of active returns with which the paper-trading daemon compares its account."""
-    band = active_band(test.champion.equity, test.tilt_zero.equity, seed)
-    return None if band is None else StopRule.model_validate(band.to_dict())
 
 
 def practically_base(period: MandatePeriod) -> PracticallyBase:
@@ -104,21 +101,22 @@ def practically_base(period: MandatePeriod) -> PracticallyBase:
     half of what it asks for, else "tilt_bound". "best_year", "worst_year": calendar year and return over the base on an
     account of 100,000. "base_return": CAGR of the base without training.
     """
-    shares = active_share(period.champion.weights, period.tilt_zero.weights)
-    share = float(np.nanmean(shares)) if np.isfinite(shares).any() else 0.0
+    share = _mean_active_share(period, undefined=0.0)
     allowed_share = period.desired_tilts.allowed
     error = _tracking_error(period)
-    desired_share = _desired_share(period.desired_tilts.weights)
+    desired = period.desired_tilts.weights[np.isfinite(period.desired_tilts.weights).any(1)]
+    desired_share = float((np.nansum(np.abs(desired), 1) / 2).mean()) if len(desired) else 0.0
     cause: Literal["small_weights", "tilt_bound", "slow_trading"] = "tilt_bound"
     if desired_share < SMALL_SHARE * allowed_share:
         cause = "small_weights"
     elif share < desired_share / 2:
         cause = "slow_trading"
-    champion_years = yearly_returns(period.champion.times, period.champion.equity)
-    base_years = yearly_returns(period.tilt_zero.times, period.tilt_zero.equity)
-    years = sorted(
-        ((year, ACCOUNT * (champion_years[year] - base_years[year])) for year in champion_years), key=lambda row: row[1]
-    )
+    champion_years, base_years = (yearly_returns(x.times, x.equity) for x in (period.champion, period.tilt_zero))
+    differences = [
+        YearDifference(year=year, dollars=ACCOUNT * (champion_years[year] - base_years[year]))
+        for year in champion_years
+    ]
+    differences.sort(key=lambda year: year.dollars)
     return PracticallyBase(
         flag=share < SMALL_SHARE * allowed_share or error < SMALL_TRACKING_ERROR,
         active_share=share,
@@ -126,16 +124,15 @@ def practically_base(period: MandatePeriod) -> PracticallyBase:
         desired_share=desired_share,
         tracking_error=error,
         cause=cause,
-        best_year=YearDifference(year=years[-1][0], dollars=years[-1][1]),
-        worst_year=YearDifference(year=years[0][0], dollars=years[0][1]),
+        best_year=differences[-1],
+        worst_year=differences[0],
         base_return=period.tilt_zero.metrics["annual_return"],
     )
 
 
-def _desired_share(weights: Floats) -> float:
-    """Mean active share of desired active weights [T, N]; bars without any are left out."""
-    has_weights = np.isfinite(weights).any(1)
-    return float((np.nansum(np.abs(weights[has_weights]), 1) / 2).mean()) if has_weights.any() else 0.0
+def _mean_active_share(period: MandatePeriod, undefined: float) -> float:
+    shares = active_share(period.champion.weights, period.tilt_zero.weights)
+    return float(np.nanmean(shares)) if np.isfinite(shares).any() else undefined
 
 
 def _tracking_error(period: MandatePeriod) -> float:
@@ -160,9 +157,9 @@ def added_value(champion: BacktestResult, base: BacktestResult, seed: int) -> Ad
         low=low,
         high=high,
         sharpe=SharpePair(champion=champion.metrics["sharpe"], base=base.metrics["sharpe"]),
-        information_ratio=_partial(statistics.information_ratio),
-        alpha=_partial(statistics.alpha),
-        beta=_partial(statistics.beta),
+        information_ratio=PartialEstimate(**statistics.information_ratio._asdict()),
+        alpha=PartialEstimate(**statistics.alpha._asdict()),
+        beta=PartialEstimate(**statistics.beta._asdict()),
         active_return=_active_return(returns, reference, bars_per_year(champion.times)),
         tracking_error=statistics.tracking_error,
         years_to_show=statistics.years_to_show,
@@ -190,12 +187,7 @@ def comparison(result: BacktestResult, base: BacktestResult) -> Comparison | Non
 
 
 def _active_return(returns: Floats, base_returns: Floats, periods: float) -> Estimate:
-    interval = active_return(returns, base_returns, periods_per_year=periods)
-    return Estimate(value=interval.value, low=interval.low, high=interval.high)
-
-
-def _partial(interval: Interval) -> PartialEstimate:
-    return PartialEstimate(value=interval.value, low=interval.low, high=interval.high)
+    return Estimate(**active_return(returns, base_returns, periods_per_year=periods)._asdict())
 
 
 def usage(period: MandatePeriod) -> MandateUsage:
@@ -206,12 +198,11 @@ def usage(period: MandatePeriod) -> MandateUsage:
     weights, base_weights = period.champion.weights, period.tilt_zero.weights
     holdings = effective_number(weights)
     finite_holdings = holdings[np.isfinite(holdings)]
-    shares = active_share(weights, base_weights)
     return MandateUsage(
         mean_absolute_tilt=mean_absolute_tilt(weights, base_weights),
-        active_share=float(np.nanmean(shares)) if np.isfinite(shares).any() else float("nan"),
-        effective_holdings=float(finite_holdings.mean()) if len(finite_holdings) else float("nan"),
-        effective_holdings_low=float(np.quantile(finite_holdings, TAIL)) if len(finite_holdings) else float("nan"),
+        active_share=_mean_active_share(period, undefined=math.nan),
+        effective_holdings=float(finite_holdings.mean()) if len(finite_holdings) else math.nan,
+        effective_holdings_low=float(np.quantile(finite_holdings, TAIL)) if len(finite_holdings) else math.nan,
         turnover=period.champion.metrics["turnover"],
         turnover_at_tilt_zero=period.tilt_zero.metrics["turnover"],
         tracking_error=_tracking_error(period),

@@ -22,6 +22,7 @@ from finrl_pod.files import to_plain, write_json
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
+from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Floats, MarketTensor
 from finrl_pod.user_files import is_custom
 from finrl_pod_app.evaluation.backtests import (
@@ -77,9 +78,8 @@ class Sweep:
     seconds: Seconds
 
     def to_dict(self) -> dict[str, Any]:
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         rows = [row.to_dict() for row in self.rows]
-        return dict(to_plain({**values, "rows": rows, "seconds": vars(self.seconds)}))
+        return dict(to_plain({**vars(self), "rows": rows, "seconds": vars(self.seconds)}))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,7 +129,8 @@ def run_sweep(
         override_config(RunConfig(), cost_bps=cost)  # raises for invalid costs before anything runs
     if seeds and len(runs) == len(targets):
         raise InputError("the champion of a run takes no seed; leave out the seeds, or name a strategy that takes one")
-    base = _config_of_first_run(targets)
+    # Strategies next to runs use the data, period and rules of the first one.
+    base = RunDirectory.open(runs[0]).config if runs else None
     if split is None and any(isinstance(target, str) and is_custom(target) for target in targets):
         split = "validation"
     sweep = _Sweep(costs)
@@ -235,16 +236,6 @@ def _write(out: Path, sweep: Sweep) -> None:
     write_json(out / "sweep.json", sweep.to_dict(), indent=2)
     rows = [row.to_dict() for row in sweep.rows]
     write_table(out / "sweep", {key: [row[key] for row in rows] for key in (*KEYS, *METRIC_NAMES)})
-
-
-def _config_of_first_run(targets: Sequence[str | Path]) -> RunConfig | None:
-    """Config of the first run among the targets: strategies next to runs use its data, period and rules."""
-    runs = [target for target in targets if isinstance(target, Path)]
-    if not runs:
-        return None
-    from finrl_pod.tournament.run_directory import RunDirectory
-
-    return RunDirectory.open(runs[0]).config
 
 
 def log_and_record_decisions(inputs: BacktestInputs, seed: int | None = None) -> DecisionTable:
