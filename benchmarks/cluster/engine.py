@@ -159,8 +159,10 @@ def _wait_until_ready(executor: Executor, shards: int) -> None:
 def overhead() -> dict[str, Any]:
     """Seconds of the same tournament on two shards, in processes and on Ray; medians of three runs, alternately."""
     quick = PRESETS["quick"]
-    size = {"pods": 8, "generations": 4, "samples_per_generation": 100_000, "batch_pods": 2}
-    config = dataclasses.replace(quick, threads=1, tournament=dataclasses.replace(quick.tournament, **size))
+    tournament = dataclasses.replace(
+        quick.tournament, pods=8, generations=4, samples_per_generation=100_000, batch_pods=2
+    )
+    config = dataclasses.replace(quick, threads=1, tournament=tournament)
     make = partial(shard_trainer, config, load_panel(config), {}, {}, "cpu", 1)
     seconds: dict[str, list[float]] = {"processes": [], "ray": []}
     for _ in range(3):

@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import import_module, metadata, util
 from typing import TYPE_CHECKING, Literal
 
 from finrl_pod import __version__
@@ -112,22 +112,16 @@ def _versions() -> Iterator[Finding]:
         "versions", "python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     )
     for name in CORE:
-        yield _core(name)
+        try:
+            import_module(name)  # an installed torch that lacks a shared library fails only then
+            yield Finding("versions", name, "ok", _version(name) or "unknown")
+        except (ImportError, OSError) as error:
+            yield Finding("versions", name, "broken", f"cannot be imported: {error}", INSTALL)
     for name in SUITE:
-        version = _version(name)
-        if version is None:
+        if (version := _version(name)) is None:
             yield Finding("versions", name, "broken", "not installed", INSTALL)
         else:
             yield Finding("versions", name, "ok", version)
-
-
-def _core(name: str) -> Finding:
-    """Check by importing: an installed torch that lacks a shared library fails only then."""
-    try:
-        __import__(name)
-    except (ImportError, OSError) as error:
-        return Finding("versions", name, "broken", f"cannot be imported: {error}", INSTALL)
-    return Finding("versions", name, "ok", _version(name) or "unknown")
 
 
 def _devices() -> Iterator[Finding]:

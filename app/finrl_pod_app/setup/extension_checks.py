@@ -113,14 +113,11 @@ def feature_faults(make: Callable[[], Feature], restart: Callable[[], None] | No
         return [Fault("undefined", message)]
     if not np.array_equal(values, compute_one(panel, feature), equal_nan=True):
         return [Fault("repeatable", "two calls on the same panel differ; draw no random numbers, keep no state")]
-    findings = check_lookahead(_pipeline(_with_gap(panel, feature), make, restart), PROBES)
-    rules = {"look-ahead": "; use bars up to t only", "determinism": ""}
+    advice = {"look-ahead": "; use bars up to t only", "determinism": ""}
     return [
-        Fault(
-            finding.check if finding.status == "fail" else "error", finding.message.rstrip(".") + rules[finding.check]
-        )
-        for finding in findings
-        if finding.status != "pass"
+        Fault(x.check if x.status == "fail" else "error", x.message.rstrip(".") + advice[x.check])
+        for x in check_lookahead(_pipeline(_with_gap(panel, feature), make, restart), PROBES)
+        if x.status != "pass"
     ]
 
 
@@ -147,19 +144,11 @@ def _pipeline(panel: Panel, make: Callable[[], Feature], restart: Callable[[], N
         feature = make()
         values = torch.from_numpy(compute_one(prices, feature)).unsqueeze(-1)
         market = build_market(prices, (RETURN,), normaliser)
-        return dataclasses.replace(
-            market, feature_names=(unpinned(feature.name),), features=values, raw_features=values
-        )
+        names = (unpinned(feature.name),)
+        return dataclasses.replace(market, feature_names=names, features=values, raw_features=values)
 
-    return Pipeline(
-        name="feature",
-        panel=panel,
-        build=build,
-        rules=ExecutionRules(),
-        cash=CASH,
-        out_of_sample=len(panel.times) // 2,
-        restart=restart,
-    )
+    out_of_sample = len(panel.times) // 2
+    return Pipeline("feature", panel, build, ExecutionRules(), CASH, out_of_sample=out_of_sample, restart=restart)
 
 
 def check_extension(
@@ -179,7 +168,7 @@ def check_extension(
         "strategy": lambda name, _: _check_strategy(lambda: load_user_strategy(name)),
         "policy": _check_policy,
         "algorithm": _check_algorithm,
-        "environment": lambda name, _: check_environment(name, steps, members or len(MEMBERS)),
+        "environment": lambda name, _: _check_environment(name, steps, members or len(MEMBERS)),
         "source": _check_source,
         "broker": _check_broker,
     }
@@ -243,13 +232,9 @@ def _check_reward(reference: str, _: object) -> list[Fault]:
     faults = []
     if not torch.equal(values, reward(interval, None)):
         faults.append(Fault("repeatable", "two calls on the same interval differ; draw no random numbers"))
-    is_other_account = torch.zeros_like(values, dtype=torch.bool)
-    is_other_account[1:] = True
     other_interval = Interval(draw(5e5, 2e6), draw(2e5, 4e6), draw(0, 1.5), draw(-0.1, 0.1))
-    mixed_rewards = reward(
-        Interval(*(torch.where(is_other_account, b, a) for a, b in zip(interval, other_interval, strict=True))), None
-    )
-    if not torch.allclose(values[:1], mixed_rewards[:1], rtol=1e-5, atol=1e-7):
+    mixed_interval = Interval(*(torch.cat([a[:1], b[1:]]) for a, b in zip(interval, other_interval, strict=True)))
+    if not torch.allclose(values[:1], reward(mixed_interval, None)[:1], rtol=1e-5, atol=1e-7):
         faults.append(Fault("accounts", "the reward of an account depends on other accounts; compute each by itself"))
     return faults
 
@@ -306,11 +291,9 @@ def _backtest_equity(strategy: Strategy, panel: Panel) -> Floats:
 
 def _check_policy(reference: str, _: object) -> list[Fault]:
     make = policy_maker(reference)
-    faults = list[Fault]()
     for action, size in (("tilt", ASSETS), ("softmax", ASSETS + 1), ("direct", ASSETS)):
         spec = PolicySpec(reference, ASSETS, 3, size, (8, 8), action)
-        faults += _check_outputs(make(spec), size)
-        if faults:
+        if faults := _check_outputs(make(spec), size):
             return faults
     return _train(A2CConfig(policy=reference, hidden=(8, 8)))
 
@@ -343,13 +326,11 @@ def _check_outputs(policy: Policy, size: int) -> list[Fault]:
         return [Fault("gradient", "its outputs do not depend on its weights; compute them by torch operations")]
     if unused_weights := [name for name, grad in zip(params, grads, strict=True) if grad is None]:
         cash = "with" if policy.spec.has_cash_score else "without"
-        return [
-            Fault(
-                "gradient",
-                f"the weight {unused_weights[0]!r} has no effect {cash} a score of cash (spec.has_cash_score); use it "
-                "there too, or make it in weights() only where it is used",
-            )
-        ]
+        message = (
+            f"the weight {unused_weights[0]!r} has no effect {cash} a score of cash (spec.has_cash_score); use it "
+            "there too, or make it in weights() only where it is used"
+        )
+        return [Fault("gradient", message)]
     return _check_rows(policy, {name: x.detach() for name, x in params.items()}, features, account)
 
 
@@ -371,15 +352,11 @@ def _check_rows(policy: Policy, params: Mapping[str, Tensor], features: Tensor, 
         for i in range(account.shape[dim]):
             weights = {name: x[i : i + 1] for name, x in params.items()} if dim == 0 else params
             # Accounts share the features of their bar.
-            alone_outputs = policy.forward(
-                weights, features if dim == 2 else _row(features, dim, i), _row(account, dim, i), None
-            )
-            mixed_outputs = policy.forward(
-                params,
-                features if dim == 2 else _row_among_others(features, other_inputs[0], dim, i),
-                _row_among_others(account, other_inputs[1], dim, i),
-                None,
-            )
+            row_features = features if dim == 2 else features.narrow(dim, i, 1)
+            mixed_features = features if dim == 2 else _row_among_others(features, other_inputs[0], dim, i)
+            mixed_account = _row_among_others(account, other_inputs[1], dim, i)
+            alone_outputs = policy.forward(weights, row_features, account.narrow(dim, i, 1), None)
+            mixed_outputs = policy.forward(params, mixed_features, mixed_account, None)
             for name in ("mean", "value"):
                 expected_rows = getattr(outputs, name).narrow(dim, i, 1)
                 for result in (getattr(alone_outputs, name), getattr(mixed_outputs, name).narrow(dim, i, 1)):
@@ -395,14 +372,10 @@ def _check_rows(policy: Policy, params: Mapping[str, Tensor], features: Tensor, 
     return []
 
 
-def _row(x: Tensor, dim: int, index: int) -> Tensor:
-    return x.narrow(dim, index, 1)
-
-
 def _row_among_others(x: Tensor, other_rows: Tensor, dim: int, index: int) -> Tensor:
     """Row `index` of `x` among the rows of another tensor."""
     result = other_rows.clone()
-    _row(result, dim, index).copy_(_row(x, dim, index))
+    result.narrow(dim, index, 1).copy_(x.narrow(dim, index, 1))
     return result
 
 
@@ -445,18 +418,16 @@ def _train(config: AgentConfig) -> list[Fault]:
     for trainer in (pair, single):
         trainer.learn(samples)
     pair_weights = pair.algorithm.weights()
-    if any(
-        not torch.allclose(x[0], pair_weights[name][0], atol=1e-6) for name, x in single.algorithm.weights().items()
-    ):
-        return [Fault("members", "a member learns otherwise beside another than alone; keep the dimension P apart")]
-    return []
+    single_weights = single.algorithm.weights()
+    if all(torch.allclose(x[0], pair_weights[name][0], atol=1e-6) for name, x in single_weights.items()):
+        return []
+    return [Fault("members", "a member learns otherwise beside another than alone; keep the dimension P apart")]
 
 
 # ---------------------------------------------------------------------- environments, sources, brokers
 
 
-def check_environment(reference: str, steps: int | None = None, members: int = 2) -> list[Fault]:
-    """Faults of the environment file.py:Class. Raises the errors of `load_env`."""
+def _check_environment(reference: str, steps: int | None, members: int) -> list[Fault]:
     load_env(reference, envs=1)  # a missing file or class is bad input, not a fault
     return check_env(
         lambda envs, ids: load_env(reference, envs=envs, members=ids),

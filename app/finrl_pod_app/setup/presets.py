@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,11 +51,7 @@ FEATURES = FeatureConfig(
     )
 )
 FROM_SOLVED = AnalyticConfig(
-    start="closed_form",
-    horizon=32,
-    learning_rate=0.03,
-    exploration_noise=0.0,
-    weight_decay=1.0,
+    start="closed_form", horizon=32, learning_rate=0.03, exploration_noise=0.0, weight_decay=1.0
 )
 PPO_FROM_SOLVED = PPOConfig(start="closed_form", learning_rate=0.001, weight_decay=1.0)
 
@@ -188,14 +184,10 @@ def propose_splits(first: date, last: date, default: SplitConfig | None = None) 
     if first.isoformat() <= default.train[0] and last.isoformat() >= default.test[0]:
         return default
     days = (last - first).days
-    train_end = first + timedelta(days=round(TRAIN * days))
-    validation_end = first + timedelta(days=round((TRAIN + VALIDATION) * days))
-    day = timedelta(days=1)
-    return SplitConfig(
-        (first.isoformat(), train_end.isoformat()),
-        ((train_end + day).isoformat(), validation_end.isoformat()),
-        ((validation_end + day).isoformat(), last.isoformat()),
-    )
+    ends = [*(first + timedelta(days=round(share * days)) for share in (TRAIN, TRAIN + VALIDATION)), last]
+    starts = [first, *(end + timedelta(days=1) for end in ends[:2])]
+    train, validation, test = ((start.isoformat(), end.isoformat()) for start, end in zip(starts, ends, strict=True))
+    return SplitConfig(train, validation, test)
 
 
 def on_trading_days(splits: SplitConfig, times: Times) -> SplitConfig:
@@ -248,15 +240,18 @@ def tournament_command(path: Path | None) -> str:
 
 def config_text(config: RunConfig) -> str:
     """Commented TOML of any config: plain settings first, then one table per section and per cohort."""
-    declared = describe_settings(RunConfig)
     blocks = ["\n".join(record_lines(config))]
-    for name, item in declared.items():
-        values = getattr(config, name)
-        tables = [(f"[[{name}]]", cohort) for cohort in values] if name == "cohorts" else [(f"[{name}]", values)]
-        for header, record in tables:
-            if dataclasses.is_dataclass(record):
-                blocks.append("\n".join([f"# {item.comment}", header, *record_lines(record)]))
+    blocks += ["\n".join([*header, *record_lines(record)]) for _, header, record in _tables(config)]
     return "\n\n".join(blocks) + "\n"
+
+
+def _tables(config: RunConfig) -> Iterator[tuple[str, list[str], Any]]:
+    """Name, comment and header, and record of each section and cohort."""
+    for name, item in describe_settings(RunConfig).items():
+        values = getattr(config, name)
+        for record in values if name == "cohorts" else [values]:
+            if dataclasses.is_dataclass(record):
+                yield name, [f"# {item.comment}", f"[[{name}]]" if name == "cohorts" else f"[{name}]"], record
 
 
 def short_config_text(config: RunConfig) -> str:
@@ -266,22 +261,13 @@ def short_config_text(config: RunConfig) -> str:
     """
     first = ["\n".join(record_lines(config, {*CHANGED_FIRST[""], *_changed_names(config)}))]
     rare_blocks: list[str] = []
-    for name, item in describe_settings(RunConfig).items():
-        values = getattr(config, name)
-        for record in values if name == "cohorts" else [values]:
-            if not dataclasses.is_dataclass(record):
-                continue
-            header = f"[[{name}]]" if name == "cohorts" else f"[{name}]"
-            important = CHANGED_FIRST.get(name, ())
-            lines, rare_lines = (
-                [*record_lines(record, important)],
-                [*record_lines(record, _changed_names(record) - {*important})],
-            )
-            if not lines and not rare_lines:
-                continue
+    for name, header, record in _tables(config):
+        important = CHANGED_FIRST.get(name, ())
+        lines = [*record_lines(record, important)]
+        rare_lines = [*record_lines(record, _changed_names(record) - {*important})]
+        if lines or rare_lines:
             heading = ["# rarely changed:"] if lines and rare_lines else []
-            block = "\n".join([f"# {item.comment}", header, *lines, *heading, *rare_lines])
-            (first if important else rare_blocks).append(block)
+            (first if important else rare_blocks).append("\n".join([*header, *lines, *heading, *rare_lines]))
     return "\n\n".join([*first, "# ---------- rarely changed ----------", *rare_blocks]) + "\n"
 
 
@@ -302,7 +288,7 @@ def _changed_names(record: Any) -> set[str]:
 
 
 def write_preset(name: str, path: Path, data: str | None = None, *, full: bool = False) -> None:
-    """Write a preset to a new file. Raises ConfigError when the file exists already or cannot be written."""
+    """Write a preset to a new file; see `write_config`."""
     write_config(preset_text(name, data, path, full=full), path)
 
 

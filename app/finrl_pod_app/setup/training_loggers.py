@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 from finrl_pod.errors import InputError
 from finrl_pod.rl.algorithms.base import Metrics
@@ -26,7 +26,7 @@ PROJECT = "finrl_pod"  # experiment of MLflow, project of Weights & Biases
 MAX_PARAMETERS = 100  # of one request to MLflow
 
 
-class TrainingLogger(ABC):
+class TrainingLogger(AbstractContextManager["TrainingLogger"]):
     """Where learning curves go. A context manager: `close` at its end."""
 
     @abstractmethod
@@ -44,9 +44,6 @@ class TrainingLogger(ABC):
             prefix = "" if members == 1 else f"member{p}/"
             values = {f"{prefix}{name}": float(column[p]) for name, column in metrics.items()}
             self.log(learner.samples[p], {name: x for name, x in values.items() if math.isfinite(x)})
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -76,11 +73,10 @@ class MLflowLogger(TrainingLogger):
             logging.getLogger(name).setLevel(logging.WARNING)  # they report every table that they create
         folder.mkdir(parents=True, exist_ok=True)
         self._client = MlflowClient(tracking_uri=f"sqlite:///{folder.resolve() / 'mlflow.db'}")
-        known_experiment = self._client.get_experiment_by_name(PROJECT)
-        artifacts = (folder.resolve() / "artifacts").as_uri()
-        experiment = (
-            known_experiment.experiment_id if known_experiment else self._client.create_experiment(PROJECT, artifacts)
-        )
+        if (known_experiment := self._client.get_experiment_by_name(PROJECT)) is not None:
+            experiment = known_experiment.experiment_id
+        else:
+            experiment = self._client.create_experiment(PROJECT, (folder.resolve() / "artifacts").as_uri())
         self._run = self._client.create_run(experiment).info.run_id
         self._metric = Metric
         parameters = [Param(name, str(value)) for name, value in settings.items()]
