@@ -115,21 +115,15 @@ def join_segments(segments: Sequence[ReplaySegment], items: int) -> tuple[dict[s
     """
     counts = segments[-1].items[COUNTS]
     count = min(int(counts[0]), items)
-    available = 0
-    first = 0
-    for first in range(len(segments) - 1, -1, -1):
-        available += _length(segments[first])
-        if available >= count:
-            break
-    else:
+    names = [name for name in segments[-1].items if name != COUNTS]
+    sizes = [segment.items[names[0]].shape[1] for segment in segments]
+    first = len(segments) - 1
+    while first and sum(sizes[first:]) < count:
+        first -= 1
+    if sum(sizes[first:]) < count:
         raise RunError(
             f"the run lacks the replay items of assignment {segments[0].number - 1}; restore them or start a new run"
         )
     newest_segments = segments[first:]
-    names = [name for name in segments[-1].items if name != COUNTS]
     tensors = {name: torch.cat([segment.items[name] for segment in newest_segments], 1)[:, -count:] for name in names}
     return {COUNTS: counts, **tensors}, newest_segments[0].number
-
-
-def _length(segment: ReplaySegment) -> int:
-    return next(x.shape[1] for name, x in segment.items.items() if name != COUNTS)

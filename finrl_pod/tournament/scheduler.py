@@ -99,9 +99,11 @@ class Scheduler(ABC):
     def begin(self, state: RunState, pending: Sequence[Pending]) -> None:
         """Count what a run starts or continues with."""
 
-    def algorithm_of(self, group: int) -> str:
+    def algorithm_suffix(self, group: int) -> str:
+        """The algorithm of a group in brackets, if there are several."""
         assert self._state is not None
-        return (self.config.agent, *self.config.cohorts)[self._state.groups[group].cohort].algorithm
+        agents = (self.config.agent, *self.config.cohorts)
+        return f" ({agents[self._state.groups[group].cohort].algorithm})" if len(agents) > 1 else ""
 
     def generate(
         self, state: RunState, groups: Sequence[Group], number: int, max_age: float = math.inf
@@ -121,17 +123,7 @@ class Scheduler(ABC):
             history = {agent: past for agent, past in state.history.items() if past.slot in slots}
             generations = {score.generation for score in (*board.scores, *current)}
             returns = self.run_directory.validation_returns(generations)
-            slot_inits = next_slots(
-                agent,
-                settings,
-                config.seed,
-                number,
-                board,
-                current,
-                history,
-                returns,
-                max_age,
-            )
+            slot_inits = next_slots(agent, settings, config.seed, number, board, current, history, returns, max_age)
         return [
             Pending(group, number, tuple(slot_init for slot_init in slot_inits if slot_init.slot in group.slots))
             for group in groups
@@ -155,10 +147,11 @@ class Scheduler(ABC):
                 run.save_replay(number, result.group, result.replay)
         run.save_validation(number, {name: x for result in results for name, x in result.returns.items()})
         state = replace(state, pending=tuple(follow(state)))
-        curves_of_groups = [LearningCurves(_slots(result), tuple(result.rows)) for result in results]
-        curves = replace(
-            LearningCurves.joined(curves_of_groups), agents=tuple(sorted(scores, key=lambda score: score.slot))
-        )
+        curves_of_groups = [
+            LearningCurves(tuple(score.slot for score in result.scores), tuple(result.rows)) for result in results
+        ]
+        agents_by_slot = tuple(sorted(scores, key=lambda score: score.slot))
+        curves = replace(LearningCurves.joined(curves_of_groups), agents=agents_by_slot)
         agents = [agent for result in results for agent in result.agents]
         run.save_generation(number, agents, state.agents_needed, curves, state)
         for result in results:  # a resumed run cannot need older items
@@ -193,10 +186,6 @@ class Scheduler(ABC):
                 seconds_left=max(total - sample_count, 0) / rate if rate else None,
             )
         )
-
-
-def _slots(result: AssignmentResult) -> tuple[int, ...]:
-    return tuple(score.slot for score in result.scores)
 
 
 class GenerationalScheduler(Scheduler):
@@ -238,10 +227,8 @@ class GenerationalScheduler(Scheduler):
         return self.budget.share(rounds)
 
     def stage(self, group: int) -> str:
-        """The generation, and the algorithm if there are several."""
-        algorithm = self.algorithm_of(group)
-        suffix = f" ({algorithm})" if self.config.cohorts else ""
-        return f"training generation {self._number + 1} of {self.config.tournament.generations}{suffix}"
+        generations = self.config.tournament.generations
+        return f"training generation {self._number + 1} of {generations}{self.algorithm_suffix(group)}"
 
 
 class AsynchronousScheduler(Scheduler):
@@ -266,13 +253,15 @@ class AsynchronousScheduler(Scheduler):
         """Rank a result at once and generate the next assignment of the group, unless all have been made."""
         group = state.groups[result.group]
         number = result.number + 1
+        settings = self.config.tournament
 
         def follow(next_state: RunState) -> Sequence[Pending]:
             if self.budget.is_spent:
                 self.dispatcher.clear()
             elif self._assignment_count < self._total:
                 self._assignment_count += 1
-                self.dispatcher.add(self.generate(next_state, [group], number, self._max_age))
+                max_age = settings.generations * settings.samples_per_generation
+                self.dispatcher.add(self.generate(next_state, [group], number, max_age))
             return self.dispatcher.pending
 
         return self.accept(state, [result], follow)
@@ -282,11 +271,4 @@ class AsynchronousScheduler(Scheduler):
         return self.budget.share(1)
 
     def stage(self, group: int) -> str:
-        """Number of assignments so far, and the algorithm if there are several."""
-        suffix = f" ({self.algorithm_of(group)})" if self.config.cohorts else ""
-        return f"training assignment {self._assignment_count} of {self._total}{suffix}"
-
-    @property
-    def _max_age(self) -> int:
-        settings = self.config.tournament
-        return settings.generations * settings.samples_per_generation
+        return f"training assignment {self._assignment_count} of {self._total}{self.algorithm_suffix(group)}"

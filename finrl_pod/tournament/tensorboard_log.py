@@ -7,13 +7,12 @@ them brings a web server and gRPC with it.
 
 from __future__ import annotations
 
-import os
 import struct
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from finrl_pod.errors import RunError
+from finrl_pod.files import replace_file
 from finrl_pod.tournament.learning_curves import LearningCurves
 
 _CASTAGNOLI = 0x82F63B78  # polynomial of CRC-32C, reversed
@@ -31,13 +30,13 @@ _SIMPLE_VALUE = b"\x15"  # of Summary and of Summary.Value
 def write(folder: Path, generation: int, curves: LearningCurves) -> None:
     """Write `folder`/slot-SS/events.out.tfevents.GGGG for each slot; writing a generation again replaces its files.
 
-    None is omitted. The step of a scalar is the number
-    of samples of its agent, so a replaced slot starts a new curve. Raises RunError.
+    None is omitted. The step of a scalar is the number of samples of its agent, so a replaced slot starts a new curve.
+    Raises RunError.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for p, slot in enumerate(curves.slots):
-            records = [_record(_WALL_TIME + struct.pack("<d", 0.0) + _FILE_VERSION + _with_length(b"brain.Event:2"))]
+            records = [_file_header()]
             for row in curves.rows:
                 samples = row["samples"][p]
                 if samples is None:  # a row of another cohort
@@ -47,7 +46,7 @@ def write(folder: Path, generation: int, curves: LearningCurves) -> None:
                 records.append(_record(_scalars(int(samples), values)))
             target = folder / f"slot-{slot:02d}" / f"events.out.tfevents.{generation:04d}"
             target.parent.mkdir(exist_ok=True)
-            _replace(target, b"".join(records))
+            replace_file(target, b"".join(records))
     except OSError as error:
         raise RunError(f"cannot write {folder}: {error.strerror}; name another folder with --out") from None
 
@@ -63,7 +62,7 @@ class EventFile:
             self._file = (folder / f"events.out.tfevents.{number:04d}").open("xb")
         except OSError as error:
             raise RunError(f"cannot write {folder}: {error.strerror}; name another folder") from None
-        self._file.write(_record(_WALL_TIME + struct.pack("<d", 0.0) + _FILE_VERSION + _with_length(b"brain.Event:2")))
+        self._file.write(_file_header())
 
     def append(self, step: int, values: Mapping[str, float]) -> None:
         """Write scalars by name; a reader sees them at once."""
@@ -74,15 +73,8 @@ class EventFile:
         self._file.close()
 
 
-def _replace(target: Path, data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as file:
-        try:
-            file.write(data)
-            file.close()
-            os.replace(file.name, target)
-        except OSError:
-            Path(file.name).unlink()
-            raise
+def _file_header() -> bytes:
+    return _record(_WALL_TIME + struct.pack("<d", 0.0) + _FILE_VERSION + _with_length(b"brain.Event:2"))
 
 
 def _scalars(step: int, values: Mapping[str, float]) -> bytes:

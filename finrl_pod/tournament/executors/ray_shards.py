@@ -15,31 +15,15 @@ import secrets
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from finrl_pod.errors import ConfigError, FinrlPodError, RunError, SetupError
-from finrl_pod.tournament.assignment import Assignment
-from finrl_pod.tournament.executor import (
-    Event,
-    Finished,
-    Lost,
-    NodeJoined,
-    NodeLost,
-    ReportSamples,
-    last_line,
-)
+from finrl_pod.errors import ConfigError, RunError, SetupError
+from finrl_pod.tournament.assignment import Assignment, AssignmentResult
+from finrl_pod.tournament.executor import Event, Finished, Lost, NodeJoined, NodeLost, ReportSamples, last_line
 from finrl_pod.tournament.executors import shard as messages
-from finrl_pod.tournament.executors.shard import (
-    MakeTrainer,
-    decode_assignment,
-    decode_result,
-    encode_assignment,
-    encode_result,
-)
-from finrl_pod.user_files import own_failures
+from finrl_pod.tournament.executors.shard import MakeTrainer, decode_result, encode_assignment
 
 LOOPBACK = "127.0.0.1"
 # Keeps 127.0.0.1 for a cluster of one node. Ray would use the address of the network card.
@@ -156,33 +140,17 @@ class RayShard:
     """The actor: trains an assignment in one thread and answers about its progress in another."""
 
     def __init__(self, make_trainer: MakeTrainer, number: int) -> None:
-        self._make = make_trainer
-        self._number = number
+        self._shard = messages.Shard(make_trainer, number)
         self._samples = 0
 
     def start(self) -> tuple[str, int, bytes]:
-        """Make the trainer; returns the node id, the process id of its raylet, and a message as in `train`."""
+        """Make the trainer; returns the node id, the process id of its raylet, and a message."""
         node = importlib.import_module("ray").get_runtime_context().get_node_id()
-        message = messages.READY
-        try:
-            with own_failures():
-                self._trainer = self._make(self._number)
-        except FinrlPodError as error:
-            message = messages.REJECTED + str(error).encode()
-        except Exception:  # noqa: BLE001  exceptions do not cross
-            message = messages.FAILED + traceback.format_exc().encode()
-        return node, os.getppid(), message
+        return node, os.getppid(), self._shard.start()
 
     def train(self, data: bytes) -> bytes:
         """Train an encoded assignment; returns a message as shards in processes send it."""
-        try:
-            with own_failures():
-                result = self._trainer.run(decode_assignment(data), self._count)
-            return messages.RESULT + encode_result(result)
-        except FinrlPodError as error:
-            return messages.REJECTED + str(error).encode()
-        except Exception:  # noqa: BLE001  exceptions do not cross
-            return messages.FAILED + traceback.format_exc().encode()
+        return self._shard.train(data, self._count)
 
     def samples(self) -> int:
         return self._samples
@@ -245,9 +213,8 @@ class RayExecutor:
             self._events: list[Event] = []
             self._shards = [self._start(number) for number in range(self.shards)]
             self._last_check_time = time.monotonic()
-            self._control = str(
-                ray.get_runtime_context().gcs_address
-            )  # HOST:PORT of the control process of the cluster
+            # HOST:PORT of the control process of the cluster.
+            self._control = str(ray.get_runtime_context().gcs_address)
             self._last_control_time = self._last_check_time  # when it was last there
         except BaseException:
             ray.shutdown()
@@ -294,9 +261,13 @@ class RayExecutor:
         errors = self._ray.exceptions
         try:
             if shard.starting in answers:
-                self._on_start(shard, *self._ray.get(shard.starting))
+                node, raylet, message = self._ray.get(shard.starting)
+                if self._is_accepted(shard, message):
+                    self._on_start(shard, node, raylet)
             elif shard.training in answers:
-                self._on_result(shard, self._ray.get(shard.training))
+                message = self._ray.get(shard.training)
+                if self._is_accepted(shard, message):
+                    self._on_result(shard, decode_result(message[1:]))
             elif shard.polling in answers:
                 total = self._ray.get(shard.polling)
                 shard.polling = None
@@ -307,13 +278,16 @@ class RayExecutor:
         except (errors.RayActorError, errors.RayTaskError, errors.ObjectLostError) as error:
             self._replace(shard, f"{type(error).__name__}: {last_line(str(error))}")
 
-    def _on_start(self, shard: _Shard, node: str, raylet: int, message: bytes) -> None:
+    def _is_accepted(self, shard: _Shard, message: bytes) -> bool:
+        """False for a failure: the shard is replaced. Raises RunError if any other shard would fail too."""
         kind, content = message[:1], message[1:]
         if kind == messages.REJECTED:
             raise RunError(content.decode())
         if kind == messages.FAILED:
             self._replace(shard, content.decode())
-            return
+        return kind != messages.FAILED
+
+    def _on_start(self, shard: _Shard, node: str, raylet: int) -> None:
         self._failed_starts = 0
         shard.starting = None
         shard.node = node
@@ -322,14 +296,7 @@ class RayExecutor:
             self._nodes[node] = (entry["NodeManagerAddress"], int(entry["NodeManagerPort"]))
             self._events.append(NodeJoined(node, raylet))
 
-    def _on_result(self, shard: _Shard, message: bytes) -> None:
-        kind, content = message[:1], message[1:]
-        if kind == messages.REJECTED:
-            raise RunError(content.decode())
-        if kind == messages.FAILED:
-            self._replace(shard, content.decode())
-            return
-        result = decode_result(content)
+    def _on_result(self, shard: _Shard, result: AssignmentResult) -> None:
         shard.samples += max(result.samples - shard.samples, 0)
         shard.key = shard.training = None
         self._events.append(Finished(result, shard.node))
@@ -359,8 +326,7 @@ class RayExecutor:
             raise SetupError(f"no shard has started within {START_SECONDS:g} s: the cluster is full or has no node")
         if self._fixed_count is None:
             self.shards = self._room()
-            missing = range(len(self._shards), self.shards)
-            self._shards += [self._start(number) for number in missing]
+            self._shards += [self._start(number) for number in range(len(self._shards), self.shards)]
 
     def _lose(self, node: str) -> None:
         """A node is gone, and with it its shards."""

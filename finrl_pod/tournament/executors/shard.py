@@ -6,11 +6,13 @@ machine to another; reading it runs no code.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -28,6 +30,7 @@ from finrl_pod.types import AgentSnapshot, Tensor
 from finrl_pod.user_files import own_failures
 
 HEADER = "finrl_pod"
+PLAIN_FIELDS = ("group", "number", "rows", "replay_first", "samples", "seconds")  # of a result
 
 
 def encode_assignment(assignment: Assignment) -> bytes:
@@ -67,17 +70,11 @@ def decode_assignment(data: bytes) -> Assignment:
 
 def encode_result(result: AssignmentResult) -> bytes:
     tensors: dict[str, Tensor] = {"equity": torch.from_numpy(np.ascontiguousarray(result.equity))}
-    facts = {
-        "group": result.group,
-        "number": result.number,
+    facts = {name: getattr(result, name) for name in PLAIN_FIELDS}
+    facts |= {
         "scores": [dataclasses.asdict(score) for score in result.scores],
         "returns": list(result.returns),
         "agents": _agents(result.agents, tensors),
-        "rows": list(result.rows),
-        "replay": list(result.replay),
-        "replay_first": result.replay_first,
-        "samples": result.samples,
-        "seconds": result.seconds,
     }
     tensors |= {
         f"returns.{i}": torch.from_numpy(np.ascontiguousarray(x)) for i, x in enumerate(result.returns.values())
@@ -90,17 +87,12 @@ def decode_result(data: bytes) -> AssignmentResult:
     """Inverse of `encode_result`. Raises RunError for other bytes."""
     facts, tensors = _unpack(data)
     return AssignmentResult(
-        group=facts["group"],
-        number=facts["number"],
+        **{name: facts[name] for name in PLAIN_FIELDS},
         scores=tuple(map(score_from_dict, facts["scores"])),
         equity=tensors["equity"].numpy(),
         returns={name: tensors[f"returns.{i}"].numpy() for i, name in enumerate(facts["returns"])},
         agents=tuple(_read_agents(facts["agents"], tensors)),
-        rows=facts["rows"],
         replay=_tensors_below(tensors, "replay."),
-        replay_first=facts["replay_first"],
-        samples=facts["samples"],
-        seconds=facts["seconds"],
     )
 
 
@@ -161,27 +153,46 @@ REJECTED = b"e"
 FAILED = b"f"
 
 
-def serve(parent: Parent, make_trainer: MakeTrainer, number: int, pipe: Connection) -> None:
-    """Entry point of a shard process: receives assignments and sends samples and results until the pipe closes.
+class Shard:
+    """Makes a trainer and trains encoded assignments. Errors are returned as messages: exceptions do not cross.
 
-    Errors of the project and of user code are sent as REJECTED: another shard would raise them too;
-    others as FAILED.
+    Errors of the project and of user code are REJECTED: another shard would raise them too; others are FAILED.
     """
-    die_with_parent(parent)
-    try:
-        with own_failures():
-            trainer = make_trainer(number)
-        pipe.send_bytes(READY)
-        while True:
-            assignment = decode_assignment(pipe.recv_bytes())
+
+    def __init__(self, make_trainer: MakeTrainer, number: int) -> None:
+        self._make = partial(make_trainer, number)
+
+    def start(self) -> bytes:
+        """Make the trainer; returns READY or an error."""
+        return self._message(self._start)
+
+    def train(self, data: bytes, report: Callable[[int], None]) -> bytes:
+        """Train an encoded assignment; returns an encoded result or an error."""
+        return self._message(lambda: RESULT + encode_result(self._trainer.run(decode_assignment(data), report)))
+
+    def _start(self) -> bytes:
+        self._trainer = self._make()
+        return READY
+
+    def _message(self, work: Callable[[], bytes]) -> bytes:
+        try:
             with own_failures():
-                result = trainer.run(
-                    assignment, lambda samples: pipe.send_bytes(SAMPLES + samples.to_bytes(8, "little"))
-                )
-            pipe.send_bytes(RESULT + encode_result(result))
-    except (EOFError, BrokenPipeError):
-        return
-    except FinrlPodError as error:
-        pipe.send_bytes(REJECTED + str(error).encode())
-    except Exception:  # noqa: BLE001  whatever it was, the scheduler gives the assignment to another shard
-        pipe.send_bytes(FAILED + traceback.format_exc().encode())
+                return work()
+        except FinrlPodError as error:
+            return REJECTED + str(error).encode()
+        except Exception:  # noqa: BLE001  whatever it was, the scheduler gives the assignment to another shard
+            return FAILED + traceback.format_exc().encode()
+
+
+def serve(parent: Parent, make_trainer: MakeTrainer, number: int, pipe: Connection) -> None:
+    """Entry point of a shard process: receives assignments and sends samples and results until the pipe closes."""
+    die_with_parent(parent)
+    shard = Shard(make_trainer, number)
+    message = shard.start()
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        pipe.send_bytes(message)
+        while message[:1] in (READY, RESULT):
+            message = shard.train(
+                pipe.recv_bytes(), lambda samples: pipe.send_bytes(SAMPLES + samples.to_bytes(8, "little"))
+            )
+            pipe.send_bytes(message)
