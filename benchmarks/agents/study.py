@@ -103,13 +103,15 @@ def _label(part: Part) -> str:
 
 def study_rows(settings: StudySettings) -> list[Row]:
     """Run the tasks whose rows are missing; return the rows of the selected parts and the pooled ones."""
+    parts = settings.only or get_args(Part)
     for task in [] if settings.summary else tasks():
-        is_selected = task.part in (settings.only or get_args(Part)) and task.key.startswith(settings.match)
-        if not is_selected or _is_done(task):
+        label = _label(task.part)
+        is_selected = task.part in parts and task.key.startswith(settings.match)
+        # Read again for each task: another process may have appended its rows.
+        if not is_selected or any((x["config"].get(label), x["config"].get("key")) == task[:2] for x in read(ROWS)):
             continue
         start = time.perf_counter()
-        config = {_label(task.part): task.part, "key": task.key, "protocol": statistics.protocol(task.protocol)}
-        result = task.measure(config)
+        result = task.measure({label: task.part, "key": task.key, "protocol": statistics.protocol(task.protocol)})
         records = result if isinstance(result, list) else [result]
         for record in records:
             record["config"]["seconds"] = round(time.perf_counter() - start, 1)
@@ -117,8 +119,7 @@ def study_rows(settings: StudySettings) -> list[Row]:
         log_progress(f"{task.part} {task.key}: {records[0]['value']:+.4f} in {time.perf_counter() - start:.0f} s")
     if settings.summary or not (settings.only or settings.match):
         return [Row(**record) for record in _write_summary()]
-    selected_parts = settings.only or get_args(Part)
-    return [Row(**r) for r in read(ROWS) if {r["config"].get("part"), r["config"].get("part_of")} & set(selected_parts)]
+    return [Row(**r) for r in read(ROWS) if {r["config"].get("part"), r["config"].get("part_of")} & set(parts)]
 
 
 def _write_summary() -> list[Record]:

@@ -14,6 +14,7 @@ Row = dict[str, Any]
 GROUPS = ("folds", "sub-universes")
 POOLED = "pooled_sharpe_difference"
 HELD = ("active_share", "turnover", "drawdown", "base_drawdown", "base_sharpe")
+BRIEF_ROWS = "placebo rl_no_edge null_world_trained no_edge_difference planted_capture stress_difference".split()
 
 
 def summary(rows: Sequence[Row], previous_rows: Sequence[Row]) -> list[Row]:
@@ -57,16 +58,11 @@ def _pool_cells(rows: Sequence[Row]) -> Iterator[Row]:
             for name in HELD
         }
         config["by_cell"] = {
-            cell: [float(np.mean([row["value"] for row in selection])), *_range(selection)]
-            for cell, selection in cells.items()
+            cell: [float(np.mean(values)), min(values), max(values)]
+            for cell, values in ((cell, [row["value"] for row in selection]) for cell, selection in cells.items())
         }
         config["protocol"] = next(iter(cells.values()))[0]["config"]["protocol"]
         yield statistics.record(POOLED, *result["sharpe_difference"], config)
-
-
-def _range(rows: Sequence[Row]) -> tuple[float, float]:
-    values = [row["value"] for row in rows]
-    return min(values), max(values)
 
 
 def _load(file: Any) -> tuple[Any, Any]:
@@ -91,9 +87,7 @@ def _placebo(rows: Sequence[Row], pooled_rows: Sequence[Row]) -> Iterator[Row]:
         "agent": "closed form",
         "protocol": sets[0]["protocol"],
     }
-    yield statistics.record(
-        "placebo", closed_form_rows[0]["value"], closed_form_rows[0]["low"], closed_form_rows[0]["high"], config
-    )
+    yield statistics.record("placebo", *(closed_form_rows[0][name] for name in ("value", "low", "high")), config)
 
 
 def _beyond_linear(rows: Sequence[Row]) -> Iterator[Row]:
@@ -144,14 +138,7 @@ def tables(rows: Sequence[Row]) -> str:
             sections.append(_conditions_table(normal, condition_rows))
     if worlds := [row["config"] for row in rows if row["name"] == "rl_beyond_linear"]:
         sections.append(_worlds_table(worlds))
-    for name in (
-        "placebo",
-        "rl_no_edge",
-        "null_world_trained",
-        "no_edge_difference",
-        "planted_capture",
-        "stress_difference",
-    ):
+    for name in BRIEF_ROWS:
         sections.append("\n".join(f"{name}: {_brief(row)}" for row in rows if row["name"] == name))
     return "\n\n".join(section for section in sections if section) + "\n"
 

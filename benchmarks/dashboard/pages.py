@@ -98,7 +98,7 @@ def make(folder: Path) -> None:
     for n in range(1, RUNS):
         copy = folder / "runs" / f"run-{n:03d}"
         if not copy.exists():
-            shutil.copytree(first, copy, copy_function=_hard_link)
+            shutil.copytree(first, copy, copy_function=os.link)  # no page changes these files
             report = json.loads((first / "report.json").read_text())
             report["test"]["strategies"]["champion"]["sharpe"] += n / 1_000  # different contents for caches
             (copy / "report.json").unlink()
@@ -106,11 +106,6 @@ def make(folder: Path) -> None:
             modified_time = time.time() - 3_600 * n
             os.utime(copy / "report.json", (modified_time, modified_time))
     make_journal(folder / "journal.sqlite")
-
-
-def _hard_link(source: str, target: str) -> None:
-    """Link instead of copying: no page changes these files."""
-    os.link(source, target)
 
 
 def make_journal(path: Path) -> None:
@@ -255,11 +250,6 @@ def server_row(folder: Path, refreshes: int, config: dict[str, Any]) -> Row:
                 after_warm = server.memory_info().rss / 1e6
         end = server.memory_info().rss / 1e6
     store.close()
-    details = {
-        "warm_mb": after_warm,
-        "end_mb": end,
-        "refreshes": refresh_count,
-        "windows": WINDOWS,
-        "limit": MAX_GROWTH,
-    }
-    return single_row("server_growth", end - after_warm, "MB", **details, **config)
+    memory = {"warm_mb": after_warm, "end_mb": end, "limit": MAX_GROWTH}
+    details = {"refreshes": refresh_count, "windows": WINDOWS, **config}
+    return single_row("server_growth", end - after_warm, "MB", **memory, **details)

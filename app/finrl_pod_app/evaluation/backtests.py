@@ -21,7 +21,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules, orders_of
-from finrl_pod.evaluate.variations import RecordingStrategy
+from finrl_pod.evaluate.variations import RecordingStrategy, backtest_recorded, cost_curve
 from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import LookCount, log_look
@@ -163,7 +163,7 @@ def run_backtest(
         benchmark_account = None if benchmark is None else find_benchmark(benchmark, inputs.name, inputs.panel)
         report_parts: ReportParts = {"split": inputs.period}
         if execution == "paper":
-            outcome = _on_paper(inputs, paper, benchmark_account, options.get("cost_bps"), options.get("cash"))
+            outcome = _on_paper(inputs, paper, benchmark_account, options)
         else:
             outcome = _on_weights(inputs, benchmark_account, with_curve=out is not None)
             if capacity and outcome.recording is not None:
@@ -206,7 +206,6 @@ def _capacity(
 ) -> object:
     """Active growth over the base at larger accounts."""
     from finrl_pod.evaluate.capacity import capacity_curve
-    from finrl_pod.evaluate.variations import backtest_recorded
 
     period = inputs.market_period
     is_champion = isinstance(inputs.strategy, PolicyStrategy)
@@ -235,15 +234,11 @@ def _on_weights(inputs: BacktestInputs, benchmark_account: BenchmarkAccount | No
         reference = reference_strategy(inputs.config)
         if reference.name not in results:
             results[reference.name] = backtest(reference, *on_prices)
-    curve = None
-    if with_curve and inputs.name != "index" and inputs.orders is None:
-        from finrl_pod.evaluate.variations import cost_curve
-
-        curve = cost_curve(strategy, inputs.market_period)
+    has_curve = with_curve and not index and inputs.orders is None
     return _Outcome(
         results,
         strategy,
-        curve,
+        cost_curve(strategy, inputs.market_period) if has_curve else None,
         orders=() if inputs.orders is None else inputs.orders.sentences(),
         parts={} if recorder is None else _mandate_parts(inputs, recorder, results),
     )
@@ -254,8 +249,8 @@ def run_references(tested_name: str, panel: Panel, period: MarketPeriod) -> dict
 
     tested_name: strategy to leave out. A panel without an index has no result of it.
     """
-    names = (name for name in REFERENCES if name != tested_name and (name != "index" or panel.benchmark is not None))
-    return {name: run_baseline(name, panel, period) for name in names}
+    names = REFERENCES if panel.benchmark is not None else REFERENCES[:1]
+    return {name: run_baseline(name, panel, period) for name in names if name != tested_name}
 
 
 def _mandate_parts(
@@ -270,8 +265,7 @@ def _on_paper(
     inputs: BacktestInputs,
     paper: PaperConfig | None,
     benchmark_account: BenchmarkAccount | None,
-    cost_bps: float | None,
-    cash: float | None,
+    options: BacktestOptions,
 ) -> _Outcome:
     """Trade with the orders of the daemon.
 
@@ -284,7 +278,7 @@ def _on_paper(
     if paper is None:
         terms = rules_of_environment(environment, inputs.panel, inputs.strategy)
     else:
-        terms = rules_of_config(paper, inputs.strategy, cost_bps, cash)
+        terms = rules_of_config(paper, inputs.strategy, options.get("cost_bps"), options.get("cash"))
     results: dict[str, BacktestResult] = {}
     order_counts: dict[str, int] = {}
     rules = ExecutionRules(cost_rate=float(terms.rules.cost_rate))
@@ -295,8 +289,9 @@ def _on_paper(
                 results[name] = run_baseline(name, inputs.panel, period)
             continue
         strategy = inputs.strategy if name == inputs.name else make_baseline(name)
-        tested = terms.backtest(strategy, inputs.panel, inputs.market, inputs.first, inputs.last)
-        results[name], order_counts[name] = tested
+        results[name], order_counts[name] = terms.backtest(
+            strategy, inputs.panel, inputs.market, inputs.first, inputs.last
+        )
     if benchmark_account is not None and benchmark_account.strategy.name not in results:
         results[benchmark_account.strategy.name] = benchmark_account.result(inputs.panel, period)
     return _Outcome(
@@ -384,19 +379,8 @@ def prepare(
     baseline: SplitName = "all" if is_stored else "test"
     period = _period(panel, splits, options, "validation" if is_custom(target) else baseline)
     market = _market_for(strategy, config, panel, period.first, period.last)
-    subject = _subject(target, seed)
-    return BacktestInputs(
-        _result_name(target, strategy),
-        strategy,
-        config,
-        panel,
-        market,
-        period.first,
-        period.last,
-        subject,
-        period=period.name,
-        shows_test=period.shows_test,
-    )
+    inputs = (_result_name(target, strategy), strategy, config, panel, market, period.first, period.last)
+    return BacktestInputs(*inputs, _subject(target, seed), period=period.name, shows_test=period.shows_test)
 
 
 @dataclass(frozen=True)
@@ -504,19 +488,18 @@ def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str], 
     # A champion without a verdict may change: its test period is not for a look by default.
     has_verdict = (path / VERDICT_FILE).exists()
     period = _period(panel, splits, options, "test" if has_verdict else "validation")
-    first, last = period.first, period.last
     members = champion_of(run, run.config)
     champion = load_champion(run, members)
-    subject = champion_identity(run.config.sha256, run, members)
     market = champion_market(champion, panel, config)
-    warning = in_sample(
-        run.config.splits.train[0],
-        run.config.splits.validation[1],
-        panel.times[first : last + 1],
-        "the champion was trained or selected",
-    )
+    dates = (run.config.splits.train[0], run.config.splits.validation[1])
+    times = panel.times[period.first : period.last + 1]
     return BacktestInputs(
-        CHAMPION, champion, config, panel, market, first, last, subject, warning, period.name, period.shows_test, path
+        *(CHAMPION, champion, config, panel, market, period.first, period.last),
+        subject=champion_identity(run.config.sha256, run, members),
+        in_sample=in_sample(*dates, times, "the champion was trained or selected"),
+        period=period.name,
+        shows_test=period.shows_test,
+        run=path,
     )
 
 

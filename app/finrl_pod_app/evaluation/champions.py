@@ -43,8 +43,7 @@ def load_champion(run: RunDirectory, members: ChampionMembers) -> PolicyStrategy
 def champion_market(champion: PolicyStrategy, panel: Panel, config: RunConfig) -> MarketTensor:
     """Market with the raw features of a champion: the champion normalises them."""
     champion.check_universe(panel.symbols)
-    names = champion.feature_names
-    return build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)
+    return build_market(panel, champion.feature_names, (0, len(panel.times) - 1), config.environment.fill)
 
 
 def member_ledgers(

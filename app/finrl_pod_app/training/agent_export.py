@@ -76,27 +76,27 @@ class MarketAgents(torch.nn.Module):
             account_rows = account.to(dtype).expand(count, 1, 1, -1)
             action = network.actor.action(weights, market_rows, account_rows, mask.expand(count, 1, *mask.shape))
             actions.append(action.reshape(count, -1))
-        return _in_order(actions, self._networks)
+        # Parts of the members [M_i, ...] in the order of their numbers: [M, ...].
+        members = [member for network in self._networks for member in network.members]
+        result = torch.cat(actions)
+        return result if members == sorted(members) else result[torch.argsort(torch.tensor(members))]
 
 
 class RowAgents(torch.nn.Module):
     """Actions [M, E, D] of M members for rows [E, S] of an environment without a market; all members see all rows."""
 
-    def __init__(self, networks: Sequence[Network]) -> None:
+    def __init__(self, network: Network) -> None:
         super().__init__()
-        self._networks = networks
-        _register(self, networks)
+        self._network = network
+        _register(self, [network])
 
     def forward(self, observation: Tensor) -> Tensor:
-        actions = []
-        for i, network in enumerate(self._networks):
-            count = len(network.members)
-            weights = _weights(self, i, network)
-            rows = observation.to(network_dtype(weights))
-            table = rows.new_zeros(count, 1, 0, 0)
-            action = network.actor.action(weights, table, rows.expand(count, 1, *rows.shape), None)
-            actions.append(action.reshape(count, observation.shape[0], -1))
-        return _in_order(actions, self._networks)
+        count = len(self._network.members)
+        weights = _weights(self, 0, self._network)
+        rows = observation.to(network_dtype(weights))
+        table = rows.new_zeros(count, 1, 0, 0)
+        action = self._network.actor.action(weights, table, rows.expand(count, 1, *rows.shape), None)
+        return action.reshape(count, observation.shape[0], -1)
 
 
 def _register(module: torch.nn.Module, networks: Sequence[Network]) -> None:
@@ -107,13 +107,6 @@ def _register(module: torch.nn.Module, networks: Sequence[Network]) -> None:
 
 def _weights(module: torch.nn.Module, i: int, network: Network) -> dict[str, Tensor]:
     return {name: getattr(module, f"network{i}_{name}") for name in network.weights}
-
-
-def _in_order(actions: Sequence[Tensor], networks: Sequence[Network]) -> Tensor:
-    """Parts of the members [M_i, ...] in the order of their numbers: [M, ...]."""
-    members = [member for network in networks for member in network.members]
-    result = torch.cat(list(actions))
-    return result if members == sorted(members) else result[torch.argsort(torch.tensor(members))]
 
 
 def export_run(run: Path, folder: Path, formats: Sequence[Format] = ("torch",)) -> list[Path]:
@@ -133,7 +126,7 @@ def export_run(run: Path, folder: Path, formats: Sequence[Format] = ("torch",)) 
             "inputs": {"observation": ["E", agents.spec.features]},
             "output": _output(agents.spec, ["members", "E"]),
         }
-        return export_module(RowAgents([network]), example, description, folder, formats)
+        return export_module(RowAgents(network), example, description, folder, formats)
     from finrl_pod.tournament.run_directory import RunDirectory
     from finrl_pod.tournament.selection import champion_of
     from finrl_pod_app.evaluation.champions import load_champion
@@ -159,9 +152,11 @@ def export_strategy(
     """Export the members of an ensemble. agents, symbols: names for the description. Raises as `export_module`."""
     networks = [Network(group.actor, group.params, group.members) for group in strategy.groups]
     spec = networks[0].actor.spec
-    bars = max(network.actor.spec.lookback if network.actor.spec.encoder != "none" else 1 for network in networks)
-    if len({network.actor.spec.encoder != "none" and network.actor.spec.lookback for network in networks}) > 1:
+    specs = [network.actor.spec for network in networks]
+    lookbacks = {x.encoder != "none" and x.lookback for x in specs}
+    if len(lookbacks) > 1:
         raise ConfigError("members whose encoders read different numbers of bars cannot be exported together")
+    bars = int(lookbacks.pop()) or 1
     generator = torch.Generator().manual_seed(0)
     example = (
         torch.randn(bars, spec.assets, spec.features, generator=generator, dtype=torch.float64),

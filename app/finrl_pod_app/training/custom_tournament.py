@@ -91,26 +91,16 @@ def custom_config_text(source: str, algorithm: str, path: Path | None = None) ->
 
     path: config file, for the command in the first lines.
     """
-    agent = agent_config(
-        algorithm, (), steps=TOURNAMENT.generations * TOURNAMENT.samples_per_generation, envs=CUSTOM_ENVS
-    )
+    steps = TOURNAMENT.generations * TOURNAMENT.samples_per_generation
     settings = EnvironmentConfig(kind="custom", source=source, envs=CUSTOM_ENVS)
     names = ("kind", "source", "envs", "evaluation_episodes")
-    return "\n".join(
-        [
-            f"# {tournament_command(path)}",
-            "",
-            "[environment]",
-            *(f"{name} = {value_text(getattr(settings, name))}" for name in names),
-            "",
-            "[agent]",
-            *record_lines(agent),
-            "",
-            "[tournament]",
-            *record_lines(TOURNAMENT),
-            "",
-        ]
-    )
+    sections = {
+        "environment": [f"{name} = {value_text(getattr(settings, name))}" for name in names],
+        "agent": [*record_lines(agent_config(algorithm, (), steps=steps, envs=CUSTOM_ENVS))],
+        "tournament": [*record_lines(TOURNAMENT)],
+    }
+    tables = ["\n".join([f"[{name}]", *lines]) for name, lines in sections.items()]
+    return "\n\n".join([f"# {tournament_command(path)}", *tables]) + "\n"
 
 
 def _maker(source: str, envs: int, device: torch.device) -> MakeEnv:

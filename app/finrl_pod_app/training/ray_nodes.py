@@ -118,33 +118,21 @@ class LocalCluster:
     def add_node(self) -> RayNode:
         """Start the head, or one more node; returns at once."""
         number = len(self.nodes)
-        head_options = ["--head", "--port", str(self.port), "--temp-dir", str(self._folder / "ray")]
-        options = head_options if not number else ["--address", self.address]
-        host = f"127.0.0.{2 + number}"
-        arguments = [
-            "start", *options, "--node-ip-address", host, "--num-cpus", str(self._cpus), "--num-gpus", "0",
-            "--object-store-memory", str(OBJECT_STORE_BYTES), "--include-dashboard", "false", "--disable-usage-stats",
-            "--block",
-        ]  # fmt: skip
-        if number:
-            arguments = [x for x in arguments if x not in ("--include-dashboard", "false")]
+        options = ["--address", self.address]
+        if not number:
+            temporary = str(self._folder / "ray")
+            options = ["--head", "--port", str(self.port), "--temp-dir", temporary, "--include-dashboard", "false"]
         log = self._folder / f"node-{number}.log"
         parent = this_process()
         command = [
-            plain_python(self._folder),
-            "-c",
-            _START,
-            str(parent["pid"]),
-            str(int(parent["main_thread"])),
-            *arguments,
-        ]
+            plain_python(self._folder), "-c", _START, str(parent["pid"]), str(int(parent["main_thread"])),
+            "start", *options, "--node-ip-address", f"127.0.0.{2 + number}", "--num-cpus", str(self._cpus),
+            "--num-gpus", "0", "--object-store-memory", str(OBJECT_STORE_BYTES), "--disable-usage-stats", "--block",
+        ]  # fmt: skip
+        environment = {**os.environ, **self.environment}
         with log.open("wb") as file:
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self.environment},
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environment
             )
         self.nodes.append(RayNode(process, log))
         return self.nodes[-1]

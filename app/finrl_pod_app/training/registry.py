@@ -25,24 +25,21 @@ from finrl_pod_app.training.tournaments import run_tournament
 def list_registry(registry: AgentRegistry) -> dict[str, Any]:
     """All champions, oldest first, and the strategies that champions were handed over to."""
     changes = {name: last_handover(registry, name) for name in strategies(registry)}
-    champions = []
-    for champion in registry.champions():
-        address = champion.address
-        traded_by = [name for name, change in changes.items() if change and change.champion == address]
-        champions.append(
-            {
-                "address": address,
-                "run": champion.run,
-                "algorithms": sorted({agent.algorithm for agent in champion.members}),
-                "members": [agent.id for agent in champion.members],
-                "agents": len(champion.agents),
-                "data": champion.data,
-                "data_sha256": champion.data_sha256,
-                "promoted": champion.promoted,
-                "stored": _storage_time(registry, address),
-                "strategies": traded_by,
-            }
-        )
+    champions = [
+        {
+            "address": champion.address,
+            "run": champion.run,
+            "algorithms": sorted({agent.algorithm for agent in champion.members}),
+            "members": [agent.id for agent in champion.members],
+            "agents": len(champion.agents),
+            "data": champion.data,
+            "data_sha256": champion.data_sha256,
+            "promoted": champion.promoted,
+            "stored": _storage_time(registry, champion.address),
+            "strategies": [name for name, change in changes.items() if change and change.champion == champion.address],
+        }
+        for champion in registry.champions()
+    ]
     return {
         "registry": registry.store.address,
         "champions": champions,

@@ -83,10 +83,8 @@ def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimat
         "prices": (cells * BYTES_OF_PRICES, cells * 8),
         "features": (cells * 2 * FLOAT * features, cells * FLOAT * features),
     }
-    in_memory = cells * BYTES_OF_MASKS + sum(
-        total for total, largest_table in tables.values() if largest_table <= limit
-    )
     mapped_size = sum(total for total, largest_table in tables.values() if largest_table > limit)
+    in_memory = cells * BYTES_OF_MASKS + sum(total for total, _ in tables.values()) - mapped_size
     agents = (config.agent, *config.cohorts)
     pods: Counter[AgentConfig] = Counter()
     for cohort, agent in enumerate(agents):
@@ -94,6 +92,7 @@ def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimat
     together = config.tournament.batch_pods
     batches = [(agent, min(count, together) if together else count) for agent, count in pods.items()]
     batch_bytes = [_training_bytes(config, agent, count, assets, features) for agent, count in batches]
+    largest_agent = max(_parameters(agent, assets, features) for agent in pods)
     generations = config.tournament.generations
     samples = config.tournament.pods * generations * config.tournament.samples_per_generation
     parts = {
@@ -102,10 +101,7 @@ def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimat
         "market": in_memory * shards,
         "environments and learners": sum(batch_bytes) if shards == 1 else max(batch_bytes) * shards,
         "scoring": max((count for _, count in batches), default=1) * cells * FLOAT,
-        "snapshots": (config.tournament.pods + config.tournament.leaderboard)
-        * max(_parameters(agent, assets, features) for agent in pods)
-        * 3
-        * FLOAT,
+        "snapshots": (config.tournament.pods + config.tournament.leaderboard) * largest_agent * 3 * FLOAT,
     }
     return Estimate(parts, mapped_size * shards, samples, _seconds(config, samples, cells, assets))
 
@@ -119,22 +115,15 @@ def check_memory(config: RunConfig, panel: Manifest, device: torch.device, shard
         needed_bytes -= estimate.parts["environments and learners"]  # on the GPU
     if needed_bytes > free_bytes:
         largest = max(estimate.parts, key=lambda name: estimate.parts[name])
+        advice = "choose fewer symbols with data.symbols or fewer features.names"
+        if largest in ("environments and learners", "snapshots", "scoring"):
+            pods = f"tournament.pods = {config.tournament.pods:,}, tournament.batch_pods"
+            advice = f"lower {pods} or environment.envs = {config.environment.envs:,}"
         raise ConfigError(
             f"the run needs about {needed_bytes / GB:,.1f} GB of memory and {free_bytes / GB:,.1f} GB are free; most "
-            f"of it is for {largest}: {_advice(config, largest)}"
+            f"of it is for {largest}: {advice}"
         )
     return estimate
-
-
-def _advice(config: RunConfig, largest_part: str) -> str:
-    tournament = config.tournament
-    environment = config.environment
-    if largest_part in ("environments and learners", "snapshots", "scoring"):
-        return (
-            f"lower tournament.pods = {tournament.pods:,}, tournament.batch_pods or environment.envs = "
-            f"{environment.envs:,}"
-        )
-    return "choose fewer symbols with data.symbols or fewer features.names"
 
 
 def _training_bytes(config: RunConfig, agent: AgentConfig, pods: int, assets: int, features: int) -> int:
