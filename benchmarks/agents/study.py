@@ -91,11 +91,6 @@ def _name(cell: cells.Cell) -> str:
     return f"{cell.market}{universe}/{cell.fold}"
 
 
-def _is_done(task: Task) -> bool:
-    label = _label(task.part)
-    return any((row["config"].get(label), row["config"].get("key")) == task[:2] for row in read(ROWS))
-
-
 def _label(part: Part) -> str:
     """Config key of the part name. Rows of the gate use "part" for the part of the prices."""
     return "part_of" if part == "gate" else "part"
@@ -103,10 +98,10 @@ def _label(part: Part) -> str:
 
 def study_rows(settings: StudySettings) -> list[Row]:
     """Run the tasks whose rows are missing; return the rows of the selected parts and the pooled ones."""
-    parts = settings.only or get_args(Part)
+    selected_parts = settings.only or get_args(Part)
     for task in [] if settings.summary else tasks():
         label = _label(task.part)
-        is_selected = task.part in parts and task.key.startswith(settings.match)
+        is_selected = task.part in selected_parts and task.key.startswith(settings.match)
         # Read again for each task: another process may have appended its rows.
         if not is_selected or any((x["config"].get(label), x["config"].get("key")) == task[:2] for x in read(ROWS)):
             continue
@@ -119,7 +114,7 @@ def study_rows(settings: StudySettings) -> list[Row]:
         log_progress(f"{task.part} {task.key}: {records[0]['value']:+.4f} in {time.perf_counter() - start:.0f} s")
     if settings.summary or not (settings.only or settings.match):
         return [Row(**record) for record in _write_summary()]
-    return [Row(**r) for r in read(ROWS) if {r["config"].get("part"), r["config"].get("part_of")} & set(parts)]
+    return [Row(**r) for r in read(ROWS) if {r["config"].get("part"), r["config"].get("part_of")} & set(selected_parts)]
 
 
 def _write_summary() -> list[Record]:

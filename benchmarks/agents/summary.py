@@ -13,8 +13,9 @@ from benchmarks.agents.cells import FOLDS, returns_file
 Row = dict[str, Any]
 GROUPS = ("folds", "sub-universes")
 POOLED = "pooled_sharpe_difference"
+STRESS = "stress_difference"
 HELD = ("active_share", "turnover", "drawdown", "base_drawdown", "base_sharpe")
-BRIEF_ROWS = "placebo rl_no_edge null_world_trained no_edge_difference planted_capture stress_difference".split()
+BRIEF_ROWS = ("placebo", "rl_no_edge", "null_world_trained", "no_edge_difference", "planted_capture", STRESS)
 
 
 def summary(rows: Sequence[Row], previous_rows: Sequence[Row]) -> list[Row]:

@@ -52,11 +52,11 @@ def run_missing(path: Path, jobs: Iterable[Job]) -> None:
         if any(job.key.items() <= record.items() for record in read(path)):
             continue
         log_progress(f"{time.strftime('%H:%M:%S')} {', '.join(map(str, job.key.values()))}")
-        result, seconds = timed(job.measure)
+        result, seconds = measure_seconds(job.measure)
         append(path, {**job.key, **seconds, **result})
 
 
-def timed(work: Callable[[], ResultT]) -> tuple[ResultT, dict[str, float]]:
+def measure_seconds(work: Callable[[], ResultT]) -> tuple[ResultT, dict[str, float]]:
     """The result of a call, with its `seconds` and `cpu_seconds`."""
     wall_start = time.perf_counter()
     cpu_start = time.process_time()

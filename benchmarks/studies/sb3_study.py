@@ -35,7 +35,7 @@ import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.gymnasium_pool.spaces import to_action
 
-from benchmarks.harness.results import FOLDER, Job, Record, read, run_missing, timed
+from benchmarks.harness.results import FOLDER, Job, Record, measure_seconds, read, run_missing
 from benchmarks.harness.rows import Row, single_row
 from benchmarks.studies.zoo_settings import STAGES, Cell, linear, ours
 from finrl_pod.evaluate.seed_statistics import difference_interval, interquartile_mean
@@ -121,7 +121,7 @@ def load() -> None:
 
 def _train(cell: Cell, seed: int, side: str) -> dict[str, Any]:
     train = train_ours if side == OURS else train_theirs
-    (steps, act), seconds = timed(lambda: train(cell, seed))
+    (steps, act), seconds = measure_seconds(lambda: train(cell, seed))
     returns = evaluate(act, cell.env)
     return {
         **seconds, "steps": steps, "score": float(np.mean(returns)), "returns": returns, "commit": _commit(),

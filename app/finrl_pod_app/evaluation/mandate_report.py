@@ -101,11 +101,11 @@ def practically_base(period: MandatePeriod) -> PracticallyBase:
     half of what it asks for, else "tilt_bound". "best_year", "worst_year": calendar year and return over the base on an
     account of 100,000. "base_return": CAGR of the base without training.
     """
-    share = _mean_active_share(period, undefined=0.0)
+    share = _mean_active_share(period, default=0.0)
     allowed_share = period.desired_tilts.allowed
     error = _tracking_error(period)
-    desired = period.desired_tilts.weights[np.isfinite(period.desired_tilts.weights).any(1)]
-    desired_share = float((np.nansum(np.abs(desired), 1) / 2).mean()) if len(desired) else 0.0
+    desired_weights = period.desired_tilts.weights[np.isfinite(period.desired_tilts.weights).any(1)]
+    desired_share = float((np.nansum(np.abs(desired_weights), 1) / 2).mean()) if len(desired_weights) else 0.0
     cause: Literal["small_weights", "tilt_bound", "slow_trading"] = "tilt_bound"
     if desired_share < SMALL_SHARE * allowed_share:
         cause = "small_weights"
@@ -130,9 +130,9 @@ def practically_base(period: MandatePeriod) -> PracticallyBase:
     )
 
 
-def _mean_active_share(period: MandatePeriod, undefined: float) -> float:
+def _mean_active_share(period: MandatePeriod, default: float) -> float:
     shares = active_share(period.champion.weights, period.tilt_zero.weights)
-    return float(np.nanmean(shares)) if np.isfinite(shares).any() else undefined
+    return float(np.nanmean(shares)) if np.isfinite(shares).any() else default
 
 
 def _tracking_error(period: MandatePeriod) -> float:
@@ -200,7 +200,7 @@ def usage(period: MandatePeriod) -> MandateUsage:
     finite_holdings = holdings[np.isfinite(holdings)]
     return MandateUsage(
         mean_absolute_tilt=mean_absolute_tilt(weights, base_weights),
-        active_share=_mean_active_share(period, undefined=math.nan),
+        active_share=_mean_active_share(period, default=math.nan),
         effective_holdings=float(finite_holdings.mean()) if len(finite_holdings) else math.nan,
         effective_holdings_low=float(np.quantile(finite_holdings, TAIL)) if len(finite_holdings) else math.nan,
         turnover=period.champion.metrics["turnover"],
