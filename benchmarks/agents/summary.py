@@ -88,7 +88,8 @@ def _placebo(rows: Sequence[Row], pooled_rows: Sequence[Row]) -> Iterator[Row]:
         "agent": "closed form",
         "protocol": sets[0]["protocol"],
     }
-    yield statistics.record("placebo", *(closed_form_rows[0][name] for name in ("value", "low", "high")), config)
+    row = closed_form_rows[0]
+    yield statistics.record("placebo", row["value"], row["low"], row["high"], config)
 
 
 def _beyond_linear(rows: Sequence[Row]) -> Iterator[Row]:

@@ -36,7 +36,6 @@ from finrl_pod.data.panel import BARS, make_panel
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, DataError
 from finrl_pod.files import ROOT_VARIABLE
-from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import Panel
 
 RESULTS_FILE = FOLDER / "scale.jsonl"
@@ -136,20 +135,15 @@ def measure(size: Size, settings: ScaleSettings, device: torch.device) -> dict[s
     seconds = time.perf_counter() - start
     if status:
         raise SystemExit(f"the tournament on {size.name} failed; run it again with: {' '.join(command)}")
-    timing = json.loads((folder / "report.json").read_text())["timing"]
+    tournament = config.tournament
     return {
         "seconds": round(seconds, 1),
         "peak_gib": round(usage.ru_maxrss / GIB_KIB, 3),
         "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
-        "timing": timing,
-        "samples": budget(config),
+        "timing": json.loads((folder / "report.json").read_text())["timing"],
+        "samples": tournament.pods * tournament.generations * tournament.samples_per_generation,
         "machine": describe(device),
     }
-
-
-def budget(config: RunConfig) -> int:
-    tournament = config.tournament
-    return tournament.pods * tournament.generations * tournament.samples_per_generation
 
 
 def make_prices(size: Size, root: Path) -> None:

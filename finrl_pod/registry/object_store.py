@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -134,14 +134,10 @@ class ObjectStore:
 def _create_file(path: Path, data: bytes) -> None:
     """Write a new file atomically. Raises FileExistsError if there is one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        replace_file(temporary, data)
         os.link(temporary, path)  # unlike a rename it never replaces a file
     finally:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
+            temporary.unlink()

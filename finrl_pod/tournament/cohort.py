@@ -64,10 +64,8 @@ class Cohort:
     ) -> Cohort:
         """Create the pods in their initial states.
 
-        start: solved weights of agents that need them (`make_algorithm`).
-
         parents: agents by id. replay: items of the replay buffers, oldest first; items beyond their capacity are
-        ignored. Raises RunError if items are missing.
+        ignored. start: solved weights of agents that need them (`make_algorithm`). Raises RunError for missing items.
         """
         settings = [slot_init.hyperparameters for slot_init in slot_inits]
         learner = Learner(env, agent, seed=seed, hyperparameters=settings, threads=threads, start=start)
@@ -85,10 +83,6 @@ class Cohort:
             if slot_init.kind == "reinit":
                 algorithm.restart_slot(p)
         return cls(learner, slot_inits, items_before, first, [])
-
-    def new_replay_items(self) -> dict[str, Tensor]:
-        """Items added to the replay buffers in this generation; empty without a buffer."""
-        return self.learner.algorithm.slot_state(self.items_before)
 
     def train(self, samples: int, schedule: Callable[[int], float], step: Step) -> None:
         """Train every pod on `samples`; step(samples of all pods) is called after each iteration, False stops."""
@@ -166,9 +160,8 @@ class CohortTrainer:
     def run(self, assignment: Assignment, report: Callable[[int], None] = lambda _: None) -> AssignmentResult:
         """Train an assignment until its samples or its seconds are used.
 
-        report: called with the environment steps of each iteration.
-
-        Raises RunError if a parent or a replay buffer does not fit.
+        report: called with the environment steps of each iteration. Raises RunError if a parent or a replay buffer does
+        not fit.
         """
         start_time = time.perf_counter()
         agent = (self.config.agent, *self.config.cohorts)[assignment.group.cohort]
@@ -200,7 +193,7 @@ class CohortTrainer:
             returns=validation.returns,
             agents=tuple(cohort.snapshots(validation.scores, self.data_sha256)),
             rows=cohort.rows,
-            replay=cohort.new_replay_items(),
+            replay=cohort.learner.algorithm.slot_state(cohort.items_before),
             replay_first=cohort.replay_first,
             samples=sample_count,
             seconds=time.perf_counter() - start_time,

@@ -34,10 +34,9 @@ class EventLog:
         """Continue the log in `path`, or start one. clock: seconds, from any origin."""
         self._path = path
         self._clock = clock
-        previous_events = read_events(path) if path.exists() else []
-        self._events = previous_events
-        self._origin = clock() - (previous_events[-1]["time"] if previous_events else 0.0)
-        self._assignments = {(e["slot"], e["assignment"]) for e in previous_events if e["event"] == "assigned"}
+        self._events = read_events(path) if path.exists() else []
+        self._origin = clock() - (self._events[-1]["time"] if self._events else 0.0)
+        self._assignments = {(e["slot"], e["assignment"]) for e in self._events if e["event"] == "assigned"}
 
     def start(
         self, config_sha256: str, groups: Sequence[Group], shards: int, pending_assignments: Sequence[Pending]

@@ -1,18 +1,18 @@
 """A run on disk: config, snapshots, leaderboard, metrics, replay buffers. It always holds complete generations.
 
-config.json            all settings, with the hashes of config and data own_files/own@HASH.py  user files that the
-config refers to (`finrl_pod.user_files`) state.json             the last finished generation; replaced atomically after
-everything it refers to is written snapshots/ID.json + ID.safetensors replay/0003-1.safetensors  items that the slots of
-group 1 collected in generation 3 (off-policy algorithms) validation/0003.safetensors  validation returns of the agents
-of generation 3 by id, and of the base portfolio start.json             of agents that start from the solved policy
-(snapshots/closed_form.json): samples per pod and generation of each cohort. Its returns are in
-validation/closed_form.safetensors events.jsonl           what happened and when (`event_log`) metrics/0003.json
-learning curves of a generation: {"slots": [...], "rows": [{"samples": ..., name: [P]}]}, and its agents with their
-scores, parents and settings: {"agents": [...]} tensorboard/           the learning curves for TensorBoard, one run per
-slot report.json report.html  written by the application
+config.json                  all settings, with the hashes of config and data
+own_files/own@HASH.py        user files that the config refers to (`finrl_pod.user_files`)
+state.json                   the last finished generation; replaced after everything it refers to is written
+snapshots/ID.json, ID.safetensors
+replay/0003-1.safetensors    items that the slots of group 1 collected in generation 3 (off-policy algorithms)
+validation/0003.safetensors  validation returns of the agents of generation 3 by id, and of the base portfolio
+start.json                   samples per pod and generation of each cohort, if agents start from the solved policy
+events.jsonl                 what happened and when (`event_log`)
+metrics/0003.json            {"slots": [...], "rows": [{"samples": ..., name: [P]}], "agents": [...]}
+tensorboard/                 the learning curves for TensorBoard, one run per slot
 
-Replay files are never changed after their generation. A generation always starts from those before it, whether the run
-was interrupted or not.
+The solved policy is the snapshot closed_form. Replay files are never changed after their generation. A generation
+always starts from those before it, whether the run was interrupted or not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from finrl_pod.errors import RunError
 from finrl_pod.files import other_folder, read_json, to_plain, write_json, write_kept_files
 from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.tournament import snapshots, tensorboard_log
-from finrl_pod.tournament import snapshots as tensor_file
 from finrl_pod.tournament.assignment import Group
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.learning_curves import LearningCurves, read_curves
@@ -71,6 +70,10 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._config_file = path / "config.json"
+        self._state_file = path / "state.json"
+        self._start_file = path / "start.json"
+        self._snapshots = path / "snapshots"
 
     # ------------------------------------------------------------------ opening
 
@@ -87,16 +90,10 @@ class RunDirectory:
         """Create a run. Raises RunError if the folder has one already or cannot be written."""
         cls.check_new(path)
         run = cls(path)
-        write_kept_files(path / user_files.FOLDER, dataclasses.asdict(config))
-        write_json(
-            run._config_file,
-            {
-                "config": dataclasses.asdict(config),
-                "config_sha256": config.sha256,
-                "data_sha256": data_sha256,
-                "version": __version__,
-            },
-        )
+        values = dataclasses.asdict(config)
+        hashes = {"config_sha256": config.sha256, "data_sha256": data_sha256}
+        write_kept_files(path / user_files.FOLDER, values)
+        write_json(run._config_file, {"config": values, **hashes, "version": __version__})
         return run
 
     @classmethod
@@ -119,9 +116,10 @@ class RunDirectory:
         """A run to read. Raises RunError if it has no finished generation."""
         run = cls(path)
         if not cls.is_run(path):
-            no_run_message = f"{path} holds no run with a finished generation; name the folder given as --out"
-            no_folder_message = f"there is no folder {path}; name the one that the run was written into"
-            raise RunError(other_folder(path) or (no_run_message if path.exists() else no_folder_message))
+            message = f"there is no folder {path}; name the one that the run was written into"
+            if path.exists():
+                message = f"{path} holds no run with a finished generation; name the folder given as --out"
+            raise RunError(other_folder(path) or message)
         user_files.keep_folder(path / user_files.FOLDER)
         return run
 
@@ -165,12 +163,12 @@ class RunDirectory:
     def validation_returns(self, generations: Collection[int]) -> dict[str, Floats]:
         """Validation returns [T] saved in these generations: by id; "base" is the base portfolio."""
         files = [self._validation_file(generation) for generation in generations]
-        return {name: x.numpy() for file in files for name, x in tensor_file.load_tensors(file).items()}
+        return {name: x.numpy() for file in files for name, x in snapshots.load_tensors(file).items()}
 
     def start_returns(self) -> Floats | None:
         """Validation returns [T] of the policy that agents start from; None for a run without one."""
         file = self._validation_file(START)
-        return tensor_file.load_tensors(file)[START].numpy() if file.exists() else None
+        return snapshots.load_tensors(file)[START].numpy() if file.exists() else None
 
     def start_folds(self) -> StartFolds:
         """Contents of start.json: how the number of updates was chosen; empty for a run without it."""
@@ -194,14 +192,14 @@ class RunDirectory:
     def replay(self, generation: int, group: int) -> dict[str, Tensor] | None:
         """Items saved by `save_replay` for a group and generation, or None."""
         file = self._replay_file(generation, group)
-        return tensor_file.load_tensors(file) if file.exists() else None
+        return snapshots.load_tensors(file) if file.exists() else None
 
     # ------------------------------------------------------------------ writing
 
     def save_start(self, start: AgentSnapshot, returns: Floats, folds: StartFolds) -> None:
         """Save the policy that agents start from. returns: [T] on validation. folds: contents of start.json."""
         snapshots.save(self._snapshots, dataclasses.replace(start, id=START))
-        tensor_file.save_tensors(self._validation_file(START), {START: torch.from_numpy(returns.copy())})
+        snapshots.save_tensors(self._validation_file(START), {START: torch.from_numpy(returns.copy())})
         write_json(self._start_file, to_plain(dataclasses.asdict(folds)))
 
     @property
@@ -212,11 +210,11 @@ class RunDirectory:
         """Add validation returns [T] of the agents of a generation by id. Call it before `save_generation`."""
         file = self._validation_file(generation)
         together = {**(self.validation_returns([generation]) if file.exists() else {}), **returns}
-        tensor_file.save_tensors(file, {name: torch.from_numpy(x.copy()) for name, x in together.items()})
+        snapshots.save_tensors(file, {name: torch.from_numpy(x.copy()) for name, x in together.items()})
 
     def save_replay(self, generation: int, group: int, items: Mapping[str, Tensor]) -> None:
         """Save the items collected by a group in a generation, oldest first. Call it before `save_generation`."""
-        tensor_file.save_tensors(self._replay_file(generation, group), items)
+        snapshots.save_tensors(self._replay_file(generation, group), items)
 
     def forget_replay(self, generation: int, group: int) -> None:
         """Remove saved items that the replay buffers no longer hold."""
@@ -257,24 +255,8 @@ class RunDirectory:
         name = generation if isinstance(generation, str) else f"{generation:04d}"
         return self.path / "validation" / f"{name}.safetensors"
 
-    @property
-    def _start_file(self) -> Path:
-        return self.path / "start.json"
-
     def _replay_file(self, generation: int, group: int) -> Path:
         return self.path / "replay" / f"{generation:04d}-{group}.safetensors"
-
-    @property
-    def _config_file(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def _state_file(self) -> Path:
-        return self.path / "state.json"
-
-    @property
-    def _snapshots(self) -> Path:
-        return self.path / "snapshots"
 
 
 def _differences(run_settings: object, settings: object, section: str = "") -> list[str]:

@@ -3,10 +3,11 @@
 Three procedures start from the validation returns of the leaderboard entries. The return of an ensemble is computed as
 the mean of the member returns, although their trades partly cancel.
 
-best    the best `champion` entries by Sharpe ratio all     every entry greedy  the best `champion` entries, then with
-replacement the entry that raises the Sharpe ratio of the ensemble most, as long as one does (Caruana et al. 2004,
-"Ensemble selection from libraries of models", with the sorted initialisation of section 2.2 against overfitting to
-validation)
+best    the best `champion` entries by Sharpe ratio
+all     every entry
+greedy  the best `champion` entries, then with replacement the entry that raises the Sharpe ratio of the ensemble most,
+        as long as one does (Caruana et al. 2004, "Ensemble selection from libraries of models", with the sorted
+        initialisation of section 2.2 against overfitting to validation)
 
 "cross_validated" compares them on inner folds of validation: each procedure selects on all but one block of consecutive
 bars, its ensemble is scored on that block, and the procedure with the highest mean over the blocks selects on all of

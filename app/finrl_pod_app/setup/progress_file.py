@@ -18,45 +18,40 @@ import psutil
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, to_plain, write_json
-from finrl_pod.tournament.progress import Progress
+from finrl_pod.tournament.progress import Progress, ProgressCallback
 
 FILE = "live.json"
 WRITE_SECONDS = 1.0  # between two writes within a stage
 
 
 @contextlib.contextmanager
-def live_progress(folder: Path) -> Iterator[_Writer]:
+def live_progress(folder: Path) -> Iterator[ProgressCallback]:
     """Yield a callback that writes each `Progress` to `folder`/live.json.
 
     Raises RunError if the first write fails; later failures (a full disk) are ignored and do not stop the training.
     """
-    writer = _Writer(folder)
+    file = folder / FILE
+    process = identity(os.getpid())
+    stage = ""
+    next_write = 0.0
+
+    def write(progress: Progress) -> None:
+        nonlocal stage, next_write
+        now = time.monotonic()
+        if progress.stage == stage and now < next_write:
+            return
+        stage = progress.stage
+        next_write = now + WRITE_SECONDS
+        values = {"process": process, "updated": time.time(), "progress": to_plain(dataclasses.asdict(progress))}
+        with contextlib.suppress(RunError):
+            write_json(file, values)
+
+    write_json(file, {"process": process})
     try:
-        yield writer
+        yield write
     finally:
         with contextlib.suppress(OSError):
-            (folder / FILE).unlink(missing_ok=True)
-
-
-class _Writer:
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / FILE
-        self._stage = ""
-        self._due = 0.0
-        self._process = identity(os.getpid())
-        write_json(self._file, {"process": self._process})
-
-    def __call__(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if progress.stage == self._stage and now < self._due:
-            return
-        self._stage = progress.stage
-        self._due = now + WRITE_SECONDS
-        with contextlib.suppress(RunError):
-            write_json(
-                self._file,
-                {"process": self._process, "updated": time.time(), "progress": to_plain(dataclasses.asdict(progress))},
-            )
+            file.unlink(missing_ok=True)
 
 
 def read(file: Path) -> dict[str, Any] | None:
