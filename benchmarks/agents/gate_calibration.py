@@ -147,21 +147,6 @@ def _select_and_test(
     return int((combined_scores >= limit).sum()), float(true.mean() / math.sqrt(YEARS))
 
 
-def normal(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
-    """Independent normal variables."""
-    return rng.normal(size=shape)
-
-
-def fat_tailed(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
-    """Student's t with four degrees of freedom, of unit variance."""
-    return rng.standard_t(4, shape) / math.sqrt(2)
-
-
-def skewed_noise(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
-    """Negatively skewed: a constant less an exponential variable, skewness -2."""
-    return np.asarray(1 - rng.exponential(size=shape), dtype=np.float64)
-
-
 def autocorrelated_noise(coefficient: float) -> Noise:
     """AR(1) of unit variance."""
 
@@ -184,9 +169,9 @@ def clustered_noise(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
 
 
 NOISES: Mapping[str, Noise] = {
-    "normal": normal,
-    "fat tails": fat_tailed,
-    "skewed": skewed_noise,
+    "normal": lambda rng, shape: rng.normal(size=shape),
+    "fat tails": lambda rng, shape: rng.standard_t(4, shape) / math.sqrt(2),  # four degrees of freedom, unit variance
+    "skewed": lambda rng, shape: np.asarray(1 - rng.exponential(size=shape)),  # skewness -2
     "autocorrelation 0.2": autocorrelated_noise(0.2),
     "autocorrelation -0.2": autocorrelated_noise(-0.2),
     "volatility clusters": clustered_noise,

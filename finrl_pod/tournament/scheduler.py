@@ -41,8 +41,11 @@ Follow = Callable[[RunState], Sequence[Pending]]
 class Scheduler(ABC):
     """Decides which assignments a run consists of. Subclasses decide when a group gets its next one.
 
-    `start`, then `receive` with every result that the dispatcher gives.
+    `start`, then `receive` with every result that the dispatcher gives. shares_time: whether the rounds of assignments
+    share the remaining time equally; otherwise each may use all of it.
     """
+
+    shares_time = False
 
     def __init__(
         self,
@@ -77,9 +80,9 @@ class Scheduler(ABC):
     def receive(self, state: RunState, result: AssignmentResult) -> RunState:
         """State after a result; what follows from it is put into the queue."""
 
-    @abstractmethod
     def limit(self, rounds: int) -> float:
         """Seconds for the next assignment. rounds: number of rounds that empty the queue."""
+        return self.budget.share(rounds if self.shares_time else 1)
 
     @abstractmethod
     def stage(self, group: int) -> str:
@@ -191,6 +194,7 @@ class Scheduler(ABC):
 class GenerationalScheduler(Scheduler):
     """Waits for all groups of a generation before the next one begins."""
 
+    shares_time = True
     _number = 0
     _awaited_count = 0
     _results: tuple[AssignmentResult, ...] = ()
@@ -222,9 +226,6 @@ class GenerationalScheduler(Scheduler):
             self.begin(state, pending)
             self.dispatcher.add(pending)
         return state
-
-    def limit(self, rounds: int) -> float:
-        return self.budget.share(rounds)
 
     def stage(self, group: int) -> str:
         generations = self.config.tournament.generations
@@ -265,10 +266,6 @@ class AsynchronousScheduler(Scheduler):
             return self.dispatcher.pending
 
         return self.accept(state, [result], follow)
-
-    def limit(self, rounds: int) -> float:  # noqa: ARG002
-        """Seconds for an assignment: the remaining time of the run."""
-        return self.budget.share(1)
 
     def stage(self, group: int) -> str:
         return f"training assignment {self._assignment_count} of {self._total}{self.algorithm_suffix(group)}"

@@ -16,7 +16,7 @@ from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy
 
-from finrl_pod.data.splits import Splits
+from finrl_pod.data.splits import Span, Splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.backtest import Ledger, backtest
 from finrl_pod.market.execution import MarketPeriod
@@ -77,10 +77,13 @@ def open_trial_log(
     registry: TrialRegistry, run: RunDirectory, config: RunConfig, panel: Panel, market: MarketTensor, splits: Splits
 ) -> TrialLog:
     """Trial log of a run. Backtests the reference on the validation split, on a market in CPU memory."""
-    environment = config.environment
-    validation = splits.validation
-    period = MarketPeriod(market, validation.first, validation.last, rules_of(environment), environment.cash)
-    return TrialLog(registry, run.path, config, panel, validation, backtest(reference_strategy(config), panel, period))
+    reference = backtest(reference_strategy(config), panel, period_of(market, splits.validation, config))
+    return TrialLog(registry, run.path, config, panel, splits.validation, reference)
+
+
+def period_of(market: MarketTensor, span: Span, config: RunConfig) -> MarketPeriod:
+    """The bars of a span with the rules and the cash of a config."""
+    return MarketPeriod(market, span.first, span.last, rules_of(config.environment), config.environment.cash)
 
 
 def champion_identity(config_sha256: str, run: RunDirectory, members: ChampionMembers) -> str:

@@ -21,9 +21,7 @@ from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.metrics import annual_turnover, bars_per_year, excess_returns, sharpe
 from finrl_pod.evaluate.significance import alpha_series
-from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.mandate import active_mandate
-from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.gate import CHAMPION
 from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.acting.closed_form import scaled
@@ -32,7 +30,7 @@ from finrl_pod.rl.networks.policies import LINEAR, PolicySpec
 from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.tournament.selection import START_SIGNIFICANCE, ChampionMembers, compared_with_start, ensemble_of
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Tensor
-from finrl_pod_app.evaluation.champions import load_champion, reference_strategy
+from finrl_pod_app.evaluation.champions import load_champion, period_of, reference_strategy
 from finrl_pod_app.evaluation.promotion import ChampionEvaluation, EvaluationContext
 from finrl_pod_app.report.records import ReportParts, Rung, RungPeriod
 
@@ -106,8 +104,8 @@ def _curves(
     champion = _curve(results[CHAMPION])
     if run.has_start and deployed_rung == START:
         ensemble = load_champion(run, ensemble_of(run, config))
-        period = MarketPeriod(market, span.first, span.last, rules_of(config.environment), config.environment.cash)
-        return {**curves, START: champion, TRAINED: _curve(backtest(ensemble, context.panel, period))}
+        result = backtest(ensemble, context.panel, period_of(market, span, config))
+        return {**curves, START: champion, TRAINED: _curve(result)}
     if run.has_start:
         weights = run.snapshot(START).weights[LINEAR]
         curves[START] = _linear(context, market, weights.unsqueeze(0), span)[0]

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from finrl_pod_strategies.baselines import run_baselines
 from finrl_pod_strategies.mandate_account import DesiredTilts, MandateRecorder
 
-from finrl_pod.data.splits import Span, Splits
+from finrl_pod.data.splits import Splits
 from finrl_pod.errors import DataError
 from finrl_pod.evaluate.audit.pipeline import Status
 from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
-from finrl_pod.market.execution import MarketPeriod
-from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.dataset_fingerprint import is_demonstration
 from finrl_pod.promotion.gate import BREAK_EVEN_COST_MULTIPLE, CHAMPION, PromotionEvidence, apply_gate, min_bars
 from finrl_pod.promotion.trial_log import TrialLog, span_dates
@@ -33,6 +31,7 @@ from finrl_pod_app.evaluation.champions import (
     champion_identity,
     champion_market,
     load_champion,
+    period_of,
     reference_base,
     reference_strategy,
 )
@@ -104,7 +103,7 @@ def evaluate_champion(
         market = champion_market(champion, panel, config)
     reference = reference_strategy(config)
     on_stage("validating the champion and the baselines")
-    period = _period(market, splits.validation, config)
+    period = period_of(market, splits.validation, config)
     recorders = {"validation": MandateRecorder(champion), "test": MandateRecorder(champion)}
     validation = {
         CHAMPION: backtest(within_daemon_limits(recorders["validation"], config), panel, period),
@@ -125,7 +124,7 @@ def evaluate_champion(
         )
     on_stage("testing the champion and the baselines")
     looks = registry.look(look, panel)
-    period = _period(market, splits.test, config)
+    period = period_of(market, splits.test, config)
     limited_champion = within_daemon_limits(recorders["test"], config)
     result, decisions = backtest_recorded(limited_champion, panel, period)
     reference_result, base_decisions = backtest_recorded(reference, panel, period)
@@ -155,10 +154,6 @@ def evaluate_champion(
         for name, results in (("validation", validation), ("test", test))
     }
     return ChampionEvaluation(validation, test, cost_curve(decisions, period), verdict, audit, desired_tilts)
-
-
-def _period(market: MarketTensor, span: Span, config: RunConfig) -> MarketPeriod:
-    return MarketPeriod(market, span.first, span.last, rules_of(config.environment), config.environment.cash)
 
 
 def _messages(audit: Audit, status: Status) -> tuple[str, ...]:

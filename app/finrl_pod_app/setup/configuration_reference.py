@@ -17,6 +17,7 @@ from finrl_pod.settings.toml import value_text
 
 MAX_DEFAULT_LENGTH = 40
 MAX_EXCEPTIONS = 3  # algorithms that "all but" names
+TYPE_NAMES = {"str": "text", "bool": "`true` `false`", "float": "number", "int": "whole number"}
 INTRODUCTION = """# Configuration
 
 Two TOML files configure finrl_pod: one for training runs, one for the paper-trading daemon. Every setting has a
@@ -36,30 +37,24 @@ def reference_page() -> str:
     blocks = [INTRODUCTION, "## Runs\n", _table(_plain_settings(RunConfig))]
     for name, item in describe_settings(RunConfig).items():
         if name not in ("seed", "threads", "agent", "cohorts"):
-            blocks += [
-                f"### [{name}]\n\n{item.comment}\n",
-                _table(describe_settings(_record(RunConfig, name)).values()),
-            ]
-    blocks.append(
-        "### [agent] and [[cohorts]]\n\n`algorithm` selects the learning algorithm; each has its own settings. "
-        "`[[cohorts]]` adds pods of another algorithm or other settings, with the same keys.\n"
-    )
-    blocks.append(_agent_table())
-    blocks += ["## Paper trading\n\nSee [paper trading](paper-trading.md).\n", _table(_plain_settings(PaperConfig))]
-    strategy_settings = describe_settings(StrategyConfig)
+            blocks += [f"### [{name}]\n\n{item.comment}\n", _section_table(RunConfig, name)]
     blocks += [
+        "### [agent] and [[cohorts]]\n\n`algorithm` selects the learning algorithm; each has its own settings. "
+        "`[[cohorts]]` adds pods of another algorithm or other settings, with the same keys.\n",
+        _agent_table(),
+        "## Paper trading\n\nSee [paper trading](paper-trading.md).\n",
+        _table(_plain_settings(PaperConfig)),
         "### [[strategies]] of the daemon\n\nSeveral strategies in one account.\n",
-        _table(strategy_settings.values()),
+        _table(describe_settings(StrategyConfig).values()),
     ]
     for name, item in describe_settings(PaperConfig).items():
         if item.default is None:
-            blocks += [f"### [{name}] of the daemon\n\n{item.comment}\n"]
-            blocks.append(_table(describe_settings(_record(PaperConfig, name)).values()))
+            blocks += [f"### [{name}] of the daemon\n\n{item.comment}\n", _section_table(PaperConfig, name)]
     return "\n".join(blocks)
 
 
-def _record(config: type[Any], name: str) -> type[Any]:
-    return type(getattr(config(), name))
+def _section_table(config: type[Any], name: str) -> str:
+    return _table(describe_settings(type(getattr(config(), name))).values())
 
 
 def _plain_settings(config: type[Any]) -> Iterable[Setting]:
@@ -70,13 +65,18 @@ def _plain_settings(config: type[Any]) -> Iterable[Setting]:
     ]
 
 
-def _table(settings: Iterable[Setting]) -> str:
+def _table(settings: Iterable[Setting], defaults: Mapping[str, str] | None = None) -> str:
+    """Markdown table of settings. defaults: texts of their defaults by name."""
     lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
     for item in settings:
-        default = value_text(item.default).replace("\n", " ")
-        default = f"`{default}`" if len(default) <= MAX_DEFAULT_LENGTH else f"{len(item.default)} items, see `init`"
+        default = _default_text(item) if defaults is None else defaults[item.name]
         lines.append(f"| `{item.name}` | {default} | {_allowed_values(item)} | {item.comment.replace('|', '/')} |")
     return "\n".join(lines) + "\n"
+
+
+def _default_text(item: Setting) -> str:
+    text = value_text(item.default).replace("\n", " ")
+    return f"`{text}`" if len(text) <= MAX_DEFAULT_LENGTH else f"{len(item.default)} items, see `init`"
 
 
 def _agent_table() -> str:
@@ -87,15 +87,12 @@ def _agent_table() -> str:
         for name, item in describe_settings(algorithm.config_class).items():
             settings.setdefault(name, item)
             algorithms_by_default.setdefault(name, {}).setdefault(value_text(item.default), []).append(algorithm.name)
-    lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
-    for name, item in settings.items():
-        if name == "algorithm":
-            continue
-        defaults = "; ".join(
-            f"`{default}`{_algorithm_names(names)}" for default, names in algorithms_by_default[name].items()
-        )
-        lines.append(f"| `{name}` | {defaults} | {_allowed_values(item)} | {item.comment.replace('|', '/')} |")
-    return "\n".join(lines) + "\n"
+    del settings["algorithm"]
+    defaults = {
+        name: "; ".join(f"`{default}`{_algorithm_names(algorithms)}" for default, algorithms in by_default.items())
+        for name, by_default in algorithms_by_default.items()
+    }
+    return _table(settings.values(), defaults)
 
 
 def _algorithm_names(algorithms: Sequence[str]) -> str:
@@ -108,12 +105,7 @@ def _algorithm_names(algorithms: Sequence[str]) -> str:
 
 def _allowed_values(item: Setting) -> str:
     choices = " ".join(f"`{choice}`" for choice in item.choices)
-    return choices or (item.constraint.description if item.constraint else _type_name(item.type))
-
-
-def _type_name(kind: str) -> str:
-    names = {"str": "text", "bool": "`true` `false`", "float": "number", "int": "whole number"}
-    return names.get(kind, "list")
+    return choices or (item.constraint.description if item.constraint else TYPE_NAMES.get(item.type, "list"))
 
 
 if __name__ == "__main__":

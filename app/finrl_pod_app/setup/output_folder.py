@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from finrl_pod.errors import RunError
-from finrl_pod.files import to_plain
+from finrl_pod.files import read_json, to_plain
 
 RUN = "config.json"
 WALK_FORWARD = "plan.json"
@@ -115,7 +114,6 @@ def rewritable_folder(out: Path | None, kind: RewritableResult) -> Iterator[None
 
 def _is_own_result(marker: Path, key: str) -> bool:
     try:
-        contents = json.loads(marker.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return key in read_json(marker)
+    except RunError:
         return False
-    return isinstance(contents, dict) and key in contents

@@ -39,8 +39,6 @@ from finrl_pod.evaluate.seed_statistics import (
 )
 from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import read_json, to_plain, write_json, write_text
-from finrl_pod.market.execution import MarketPeriod
-from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.dataset_fingerprint import is_demonstration
 from finrl_pod.promotion.gate import BREAK_EVEN_COST_MULTIPLE, CHAMPION, REFERENCE, PromotionEvidence, apply_gate
 from finrl_pod.promotion.trial_log import span_dates
@@ -59,6 +57,7 @@ from finrl_pod_app.evaluation.champions import (
     load_champion,
     member_ledgers,
     open_trial_log,
+    period_of,
     reference_base,
     reference_strategy,
 )
@@ -226,7 +225,7 @@ def report_walkforward(
     span = Span(fold_runs[0].fold.test.first, max(fold_run.fold.test.last for fold_run in fold_runs))
     names = fold_runs[0].champion().feature_names
     market = build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)
-    period = MarketPeriod(market, span.first, span.last, rules_of(config.environment), config.environment.cash)
+    period = period_of(market, span, config)
     seeds = sorted({fold_run.seed for fold_run in fold_runs})
     first, last = span_dates(panel, span)
     look = Look(panel.sha256, _identity(config, fold_runs), first, last, f"walk-forward of {len(seeds)} seeds in {out}")
