@@ -87,11 +87,7 @@ def ladder_parts(
 
 
 def _curves(
-    context: EvaluationContext,
-    run: RunDirectory,
-    deployed_rung: str,
-    span: Span,
-    results: Mapping[str, BacktestResult],
+    context: EvaluationContext, run: RunDirectory, deployed_rung: str, span: Span, results: Mapping[str, BacktestResult]
 ) -> dict[str, Curve]:
     """Accounts of all rungs over a period, by name and in order.
 
