@@ -45,7 +45,7 @@ def train_async(
     if config.members > 1:
         raise ConfigError(f"--pipeline async trains one member, got --members {config.members}; use --pipeline sync")
     folder = RunFolder(out)
-    scores = Scores(config.members, config.steps)
+    scores = Scores([[]])
     torch.set_num_threads(config.threads)
     make_env = functools.partial(
         _open_env,
@@ -94,7 +94,7 @@ def _learn(
 
     def on_episodes(pipeline: Pipeline, episodes: list[Any]) -> bool:
         samples = min(pipeline.stats.samples, config.steps)
-        scores.add((Episode(*episode) for episode in episodes), samples)
+        scores.add((Episode(*episode) for episode in episodes), samples, config.steps)
         rate = samples / max(time.monotonic() - start_time, 1e-9)
         progress(training_progress(config, scores, samples, rate, ", asynchronously"))
         return not signals
@@ -127,7 +127,7 @@ def _result(
         seconds=round(stats.seconds, 3),
         samples_per_second=round(stats.samples / max(stats.seconds, 1e-9), 1),
         episodes=scores.episodes,
-        unscored=scores.unscored_count,
+        unscored=scores.unscored,
         score=scores.member_scores,
         best_score=scores.best,
         curve=scores.curve,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,17 +24,6 @@ POINTS = 200  # points of the curve
 EPISODES = 10
 
 Act = Callable[[Any], Tensor]
-
-
-@dataclass(frozen=True)
-class ScoreState:
-    """Saved state of `Scores`. last: recent returns of each member."""
-
-    last: list[list[float]]
-    episodes: int
-    unscored: int
-    best: float | None
-    curve: list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
@@ -64,55 +52,44 @@ class EvaluationResult(JsonRecord):
     ensemble: EnsembleReturns | None = None
 
 
+@dataclass
 class Scores:
     """Scores of the members: mean return of the last 100 episodes. The score of a run is the highest one.
 
-    unscored_count: number of episodes with NaN returns; the scores exclude them.
+    last: recent returns of each member. unscored: number of episodes with NaN returns; the scores exclude them.
     """
 
-    def __init__(self, members: int, steps: int) -> None:
-        self._last: list[deque[float]] = [deque(maxlen=LAST) for _ in range(members)]
-        self._point_distance = max(1, steps // POINTS)
-        self.episodes = self.unscored_count = 0
-        self.best: float | None = None
-        self.curve: list[tuple[int, float]] = []
+    last: list[list[float]]
+    episodes: int = 0
+    unscored: int = 0
+    best: float | None = None
+    curve: list[tuple[int, float]] = field(default_factory=list)
 
-    def add(self, episodes: Iterable[Episode], samples: int) -> None:
-        """Add finished episodes. samples: environment steps per member so far."""
+    def add(self, episodes: Iterable[Episode], samples: int, steps: int) -> None:
+        """Add finished episodes. samples: environment steps per member so far, of `steps`."""
         for episode in episodes:
             self.episodes += 1
             if math.isfinite(episode.total):
-                self._last[episode.member].append(episode.total)
+                self.last[episode.member] = [*self.last[episode.member], episode.total][-LAST:]
             else:
-                self.unscored_count += 1
+                self.unscored += 1
         now = self.now
         if now is None:
             return
         if self.best is None or now > self.best:
             self.best = now
-        if not self.curve or samples >= self.curve[-1][0] + self._point_distance:
+        if not self.curve or samples >= self.curve[-1][0] + max(1, steps // POINTS):
             self.curve.append((samples, now))
 
     @property
     def member_scores(self) -> list[float | None]:
         """Score of each member, None before its first episode ended."""
-        return [sum(last) / len(last) if last else None for last in self._last]
+        return [sum(returns) / len(returns) if returns else None for returns in self.last]
 
     @property
     def now(self) -> float | None:
         """Current score of the best member."""
         return max((score for score in self.member_scores if score is not None), default=None)
-
-    def state(self) -> ScoreState:
-        last = [list(returns) for returns in self._last]
-        return ScoreState(last, self.episodes, self.unscored_count, self.best, self.curve)
-
-    def load(self, state: ScoreState) -> None:
-        self._last = [deque(returns, maxlen=LAST) for returns in state.last]
-        self.episodes = state.episodes
-        self.unscored_count = state.unscored
-        self.best = state.best
-        self.curve = list(state.curve)
 
 
 def evaluate(

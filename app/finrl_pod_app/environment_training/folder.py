@@ -21,7 +21,7 @@ from finrl_pod.tournament.snapshots import load_tensors, save_tensors
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import FOLDER, keep_folder
 from finrl_pod_app.environment_training.config import TrainingConfig, config_from_dict
-from finrl_pod_app.environment_training.evaluation import EvaluationResult, ScoreState
+from finrl_pod_app.environment_training.evaluation import EvaluationResult, Scores
 from finrl_pod_app.setup.output_folder import JsonRecord
 
 Record = TypeVar("Record")
@@ -45,7 +45,7 @@ class Segment:
 class Checkpoint(JsonRecord):
     """Contents of state.json. losses: lost workers. saves: number of this one. written: replay items ever saved."""
 
-    scores: ScoreState
+    scores: Scores
     seconds: float
     losses: int
     learner: str
@@ -120,9 +120,7 @@ class RunFolder:
         """Result of a finished run, else None."""
         return _read_record(self.path / RESULT, TrainingResult) if (self.path / RESULT).exists() else None
 
-    def save(
-        self, tensors: Mapping[str, Tensor], scores: ScoreState, seconds: float, losses: int, capacity: int
-    ) -> None:
+    def save(self, tensors: Mapping[str, Tensor], scores: Scores, seconds: float, losses: int, capacity: int) -> None:
         """Save a checkpoint. tensors: with the replay items since `item_count`. capacity: items of a replay buffer."""
         self._saves += 1
         items = {name: x for name, x in tensors.items() if name.startswith(SLOT) and name != COUNTS}

@@ -86,9 +86,15 @@ class _TrainingRun:
         self.env = env
         self.learner = learner
         self._report = progress
-        self.scores = Scores(config.members, config.steps)
-        self.seconds = self.losses = 0.0
-        self._resume()
+        self.scores = Scores([[] for _ in range(config.members)])
+        self.seconds = 0.0
+        self.losses = 0
+        if (checkpoint := folder.load(self._capacity)) is not None:
+            tensors, state = checkpoint
+            learner.resume(tensors)
+            self.scores = state.scores
+            self.seconds = state.seconds
+            self.losses = state.losses
 
     def run(self, signals: list[int], save_seconds: float, evaluation: int) -> TrainingResult:
         config = self.config
@@ -106,7 +112,7 @@ class _TrainingRun:
             samples = learner.samples[0]
             self.seconds = seconds_before + now - start_time
             if episodes := self.env.episodes():
-                self.scores.add(episodes, samples)
+                self.scores.add(episodes, samples, config.steps)
             if now - last_report >= PROGRESS_SECONDS:
                 last_report = now
                 rate = (samples - first) / max(now - start_time, 1e-9)
@@ -155,16 +161,7 @@ class _TrainingRun:
         if not self._resumable:
             return
         tensors = self.learner.checkpoint(self.folder.item_count)
-        self.folder.save(tensors, self.scores.state(), self.seconds, self._losses(), self._capacity)
-
-    def _resume(self) -> None:
-        if (checkpoint := self.folder.load(self._capacity)) is None:
-            return
-        tensors, state = checkpoint
-        self.learner.resume(tensors)
-        self.scores.load(state.scores)
-        self.seconds = state.seconds
-        self.losses = state.losses
+        self.folder.save(tensors, self.scores, self.seconds, self._losses(), self._capacity)
 
     @property
     def _resumable(self) -> bool:
@@ -175,7 +172,7 @@ class _TrainingRun:
         return self.learner.algorithm.slot_items
 
     def _losses(self) -> int:
-        return int(self.losses) + self.env.worker_restarts
+        return self.losses + self.env.worker_restarts
 
     def _result(self, evaluation: EvaluationResult | None) -> TrainingResult:
         learner = self.learner
@@ -188,7 +185,7 @@ class _TrainingRun:
             seconds=round(self.seconds, 3),
             samples_per_second=round(learner.samples[0] * self.config.members / max(self.seconds, 1e-9), 1),
             episodes=self.scores.episodes,
-            unscored=self.scores.unscored_count,
+            unscored=self.scores.unscored,
             score=self.scores.member_scores,
             best_score=self.scores.best,
             curve=self.scores.curve,

@@ -26,7 +26,7 @@ INSTALL = "install finrl_pod again, from its checkout: make setup, or pip instal
 class OptionalPackage:
     """A package that some features need.
 
-    name: distribution. module: top-level module. extra: extra of finrl-pod, or "".
+    name: distribution. module: top-level module. extra: extra of finrl-pod.
     """
 
     name: str
@@ -36,7 +36,7 @@ class OptionalPackage:
 
     @property
     def install_command(self) -> str:
-        return f"pip install 'finrl-pod[{self.extra}]'" if self.extra else f"pip install {self.name}"
+        return f"pip install 'finrl-pod[{self.extra}]'"
 
 
 OPTIONAL_PACKAGES = (
