@@ -72,34 +72,34 @@ WORLDS: Mapping[str, World] = {
 }
 
 
-def null_world_row(name: str, settings: Mapping[str, Any], pairs: int = PAIRS) -> dict[str, Any]:
+def null_world_row(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Row of a world without skill: how many champions the rule promotes."""
     rng = np.random.default_rng(list(WORLDS).index(name))
-    edges = [judge_pair(*simulate_pair(WORLDS[name], rng)) for _ in range(pairs)]
+    edges = [judge_pair(*simulate_pair(WORLDS[name], rng)) for _ in range(PAIRS)]
     cases = [edge.case for edge in edges]
     promotions = cases.count("shown")
     config = {
         "world": name,
-        "worlds": pairs,
+        "worlds": PAIRS,
         "promoted": promotions,
         "cases": {case: cases.count(case) for case in sorted(set(cases))},
         "passed_active": sum(edge.p_active <= edge.level for edge in edges),
         "passed_alpha": sum(edge.p_alpha <= edge.level for edge in edges),
         "mean_beta": float(np.mean([edge.beta for edge in edges])),
     }
-    return _record("null_world", promotions, pairs, {**settings, **config})
+    return _record("null_world", promotions, PAIRS, {**settings, **config})
 
 
-def power_row(ratio: float, years: int, settings: Mapping[str, Any], accounts: int = ACCOUNTS) -> dict[str, Any]:
+def power_row(ratio: float, years: int, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Row of accounts with an information ratio: how many the rule promotes on a test of some years alone."""
     rng = np.random.default_rng([RATIOS.index(ratio), years, 1])
     promotions = 0
-    for _ in range(accounts):
+    for _ in range(ACCOUNTS):
         base = 0.08 / YEAR + BASE_RISK * rng.normal(size=years * YEAR)
         account = base + ACTIVE_RISK * (ratio / math.sqrt(YEAR) + rng.normal(size=len(base)))
         promotions += _judge(account, base).case == "shown"
-    config = {"information_ratio": ratio, "years": years, "part": "test", "accounts": accounts, "promoted": promotions}
-    return _record("power", promotions, accounts, {**settings, **config})
+    config = {"information_ratio": ratio, "years": years, "part": "test", "accounts": ACCOUNTS, "promoted": promotions}
+    return _record("power", promotions, ACCOUNTS, {**settings, **config})
 
 
 def simulate_pair(world: World, rng: np.random.Generator) -> tuple[Floats, Floats]:

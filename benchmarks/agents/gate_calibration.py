@@ -13,7 +13,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ SELECTION_DRAWS = 4_000
 STREAM_DRAWS = 1_500
 NULL_DRAWS = 2_000
 RATIOS = (0.0, 0.25, 0.5, 1.0)  # annual information ratios of the trials
+STREAM_RATIOS = (0.0, 0.5)
 STRUCTURES = ("equal", "families")
 CORRELATIONS = (0.0, 0.3, 0.6, 0.9, 0.95)
 TRIALS = (1, 8, 17, 50, 200)
@@ -79,7 +80,7 @@ def calibrate(file: Path) -> None:
     write_json(file, {"cells": cells, "significance_level": GateConfig().significance_level, "years": YEARS})
 
 
-def selection_cells(draws: int = SELECTION_DRAWS) -> list[dict[str, Any]]:
+def selection_cells() -> list[dict[str, Any]]:
     """Cells over structures, correlations, numbers of trials, members and selections; skills equal and unequal."""
     cells = []
     grid = itertools.product(STRUCTURES, CORRELATIONS, TRIALS, ((1, "best"), (8, "best"), (4, "greedy")))
@@ -94,9 +95,9 @@ def selection_cells(draws: int = SELECTION_DRAWS) -> list[dict[str, Any]]:
             if skill == "unequal" and (ratio == 0 or trials == 1):
                 continue
             means = np.full(trials, ratio) if skill == "equal" else np.linspace(0, 2 * ratio, trials)
-            result = _select_and_test(rng, matrix, means * math.sqrt(YEARS), members, method, null, draws)
+            result = _select_and_test(rng, matrix, means * math.sqrt(YEARS), members, method, null)
             labels = {**parameters, "selection": method, "skill": skill}
-            cells.append(_cell("selection", labels, ratio, *result, draws))
+            cells.append(_cell("selection", labels, ratio, *result, SELECTION_DRAWS))
         log_progress(f"{structure} {correlation:g}, {trials} trials, {members} members by {method}")
     return cells
 
@@ -129,17 +130,17 @@ def select(z_scores: Floats, matrix: Floats, members: int, method: str) -> Float
 
 
 def _select_and_test(
-    rng: np.random.Generator, matrix: Floats, means: Floats, members: int, method: str, null: Floats, draws: int
+    rng: np.random.Generator, matrix: Floats, means: Floats, members: int, method: str, null: Floats
 ) -> tuple[int, float]:
     """Number of promoted champions, and the mean information ratio of all."""
     values, vectors = np.linalg.eigh(matrix)
     factor = vectors * np.sqrt(np.maximum(values, 0))
-    z_scores = rng.normal(size=(draws, len(matrix))) @ factor.T + means
+    z_scores = rng.normal(size=(SELECTION_DRAWS, len(matrix))) @ factor.T + means
     shares = select(z_scores, matrix, members, method)
     risk = np.sqrt(((shares @ matrix) * shares).sum(1))
     validation = (shares * z_scores).sum(1) / risk
     true = shares @ means / risk
-    test = true + rng.normal(size=draws)
+    test = true + rng.normal(size=SELECTION_DRAWS)
     weight = validation_weight(BARS, BARS)
     validation_scores = np.array([selected_z_score(float(z), null) for z in validation])
     combined_scores = math.sqrt(1 - weight**2) * test + weight * validation_scores
@@ -178,23 +179,19 @@ NOISES: Mapping[str, Noise] = {
 }
 
 
-def stream_cells(draws: int = STREAM_DRAWS, ratios: Sequence[float] = (0.0, 0.5)) -> list[dict[str, Any]]:
+def stream_cells() -> list[dict[str, Any]]:
     """Cells over kinds of noise. Trials share a part of their noise; the best are averaged."""
     cells = []
+    parameters = {"correlation": STREAM_CORRELATION, "trials": STREAM_TRIALS, "members": STREAM_MEMBERS}
     for number, (name, noise) in enumerate(NOISES.items()):
-        for ratio in ratios:
+        for ratio in STREAM_RATIOS:
             rng = np.random.default_rng([SEED, 1000 + number])
-            p_values = [_stream(rng, noise, ratio) for _ in range(draws)]
+            p_values = [_stream(rng, noise, ratio) for _ in range(STREAM_DRAWS)]
             promotions = sum(p <= GateConfig().significance_level for p in p_values)
             mean_ratio = ratio / math.sqrt(STREAM_CORRELATION + (1 - STREAM_CORRELATION) / STREAM_MEMBERS)
-            parameters = {
-                "noise": name,
-                "correlation": STREAM_CORRELATION,
-                "trials": STREAM_TRIALS,
-                "members": STREAM_MEMBERS,
-                "selection": "best",
-            }
-            cells.append(_cell("streams", parameters, ratio, promotions, mean_ratio / _risk_per_year(name), draws))
+            mean_ratio /= _risk_per_year(name)
+            labels = {"noise": name, **parameters, "selection": "best"}
+            cells.append(_cell("streams", labels, ratio, promotions, mean_ratio, STREAM_DRAWS))
         log_progress(f"streams with noise: {name}")
     return cells
 

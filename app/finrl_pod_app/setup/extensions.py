@@ -51,8 +51,8 @@ class NewFile:
     test: Path
 
 
-def write_extension(kind: str, name: str, folder: Path = Path()) -> NewFile:
-    """Write a working extension of a kind and its contract test into a folder.
+def write_extension(kind: str, name: str) -> NewFile:
+    """Write a working extension of a kind and its contract test into the current folder.
 
     name: any style of name; functions become snake_case, classes CapWords. Raises ConfigError for an unknown kind, a
     name that is none, files that exist, and if they cannot be written.
@@ -65,10 +65,10 @@ def write_extension(kind: str, name: str, folder: Path = Path()) -> NewFile:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(f"NAME must have letters, digits and _, such as my_{kind}, got {name!r}")
     word = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    object_name = (
-        word if kind in FUNCTIONS else "".join(word_part[:1].upper() + word_part[1:] for word_part in name.split("_"))
-    )
-    file, test = folder / f"{word}.py", folder / f"test_{word}.py"
+    class_name = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    object_name = word if kind in FUNCTIONS else class_name
+    file = Path(f"{word}.py")
+    test = Path(f"test_{word}.py")
     source = (TEMPLATES / f"{kind}.py").read_text(encoding="utf-8")
     source = re.sub(r"\n# ruff: noqa.*\n", "", source).replace("  # noqa: ARG002", "")
     template_name = f"my_{kind}" if kind in FUNCTIONS else f"My{kind.capitalize()}"

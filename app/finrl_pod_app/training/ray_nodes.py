@@ -99,7 +99,7 @@ def _is_plain(path: str) -> bool:
 class LocalCluster:
     """A head and further nodes on this machine, with a token of their own."""
 
-    def __init__(self, folder: Path, cpus: int, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, cpus: int) -> None:
         self._folder = folder
         self._cpus = cpus
         self.port = _free_port(HEAD)
@@ -107,12 +107,7 @@ class LocalCluster:
         token = folder / "token"
         token.touch(0o600)
         token.write_text(secrets.token_hex(32))
-        self.environment = {
-            **ENVIRONMENT,
-            "RAY_AUTH_TOKEN_PATH": str(token),
-            "RAY_DISABLE_IMPORT_WARNING": "1",
-            **(environment or {}),
-        }
+        self.environment = {**ENVIRONMENT, "RAY_AUTH_TOKEN_PATH": str(token), "RAY_DISABLE_IMPORT_WARNING": "1"}
         self.nodes: list[RayNode] = []
 
     def add_node(self) -> RayNode:
@@ -155,13 +150,13 @@ class LocalCluster:
 
 
 @contextlib.contextmanager
-def local_cluster(nodes: int, cpus: int = 1, environment: dict[str, str] | None = None) -> Iterator[LocalCluster]:
+def local_cluster(nodes: int, cpus: int = 1) -> Iterator[LocalCluster]:
     """Cluster of so many nodes, each with its CPUs, for this process to connect to; it ends with the context.
 
     Raises SetupError if Ray is not installed or does not start.
     """
     folder = Path(tempfile.mkdtemp(prefix="finrl-pod-ray-"))
-    cluster = LocalCluster(folder, cpus, environment)
+    cluster = LocalCluster(folder, cpus)
     previous_values = {name: os.environ.get(name) for name in cluster.environment}
     os.environ.update(cluster.environment)
     try:

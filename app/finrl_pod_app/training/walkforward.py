@@ -85,7 +85,6 @@ def run_walkforward(
     resume: bool = False,
     device: str = "auto",
     progress: ProgressCallback = lambda _: None,
-    registry: TrialRegistry | None = None,
 ) -> dict[str, Any]:
     """Train every fold with every seed, test each on its fold, and apply the gate to the combined equity curve.
 
@@ -97,7 +96,7 @@ def run_walkforward(
         raise InputError(f"--seeds must be at least 1, got {seeds}")
     if config.seed + seeds - 1 > MAX_SEED:
         raise InputError(f"the last of {seeds} seeds must be at most {MAX_SEED}, got {config.seed + seeds - 1}")
-    registry = registry or TrialRegistry()
+    registry = TrialRegistry()
     registry.check_writable()
     config, _ = with_effective_settings(pinned(config))
     panel = load_panel(config)
