@@ -197,7 +197,7 @@ class _TrainingRun:
 
 
 def training_progress(config: TrainingConfig, scores: Scores, samples: int, rate: float, mode: str = "") -> Progress:
-    """Progress of all members. samples, rate: per member. mode: text behind the name of the stage."""
+    """Progress of all members. samples and rate are counts per member. mode: text behind the name of the stage."""
     return Progress(
         stage=f"training {unpinned(config.agent.algorithm)} on {unpinned(config.env)}{mode}",
         samples=samples * config.members,

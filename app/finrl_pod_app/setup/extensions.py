@@ -65,7 +65,7 @@ def write_extension(kind: str, name: str) -> NewFile:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(f"NAME must have letters, digits and _, such as my_{kind}, got {name!r}")
     word = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    class_name = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    class_name = "".join(word_part[:1].upper() + word_part[1:] for word_part in name.split("_"))
     object_name = word if kind in FUNCTIONS else class_name
     file = Path(f"{word}.py")
     test = Path(f"test_{word}.py")
