@@ -72,7 +72,7 @@ def log_returns(agent: TrainedAgent, market: MarketTensor, first: int, last: int
 
 # The leak predicts one interval only: a small gamma suffices.
 _OFF_POLICY: Mapping[str, Any] = {"gamma": 0.5, "learning_rate": 3e-3, "learning_starts": 2_000}
-_REDQ: Mapping[str, Any] = {"gradient_steps": 2, "critics": 5, "policy_delay": 2}
+_REDQ: Mapping[str, int] = {"gradient_steps": 2, "critics": 5, "policy_delay": 2}
 # Environments, samples, and settings that differ from the defaults. Off-policy algorithms draw batches of
 # 256 samples: 16 days of 16 accounts each.
 _RECIPES: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
