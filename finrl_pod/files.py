@@ -24,16 +24,19 @@ ROOT_VARIABLE = "FINRL_POD_DATA"  # folder of the stored prices, if they lie els
 HOME_VARIABLE = "FINRL_POD_HOME"  # folder of the registries and the prices
 
 
+def home() -> Path:
+    """The data folder of the user: FINRL_POD_HOME, else the default of the platform."""
+    if folder := os.environ.get(HOME_VARIABLE):
+        return Path(folder)
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("finrl-pod", appauthor=False))
+
+
 def default_root() -> Path:
     """Folder of stored prices where none is given."""
     set_root = os.environ.get(ROOT_VARIABLE)
-    if set_root:
-        return Path(set_root)
-    if home := os.environ.get(HOME_VARIABLE):
-        return Path(home) / "data"
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("finrl-pod", appauthor=False)) / "data"
+    return Path(set_root) if set_root else home() / "data"
 
 
 def replace_file(path: Path, data: bytes | memoryview, mode: int = 0o644) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 
@@ -41,8 +41,8 @@ from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.tables import in_dtype
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.market_kernels import (
-    FusedStep,
     GradientKernel,
+    StepKernel,
     can_use_kernel,
     make_device_step,
     make_gradient_kernel,
@@ -50,6 +50,11 @@ from finrl_pod_envs.market_kernels import (
 )
 from finrl_pod_envs.observation import flat, flat_size
 from finrl_pod_envs.state import EnvState
+
+if TYPE_CHECKING:
+    from finrl_pod_envs.triton_step import TritonStep
+
+Record = TypeVar("Record", EnvState, Observation)
 
 RUIN = 0.01  # an account at or below this fraction of its starting cash is ruined: its episode terminates
 TABLE_ROWS = 2**16  # of a table that is computed at a time
@@ -77,11 +82,9 @@ class MarketEnv(ABC):
     ) -> None:
         """Decisions are taken at bars first..last of `market` (inclusive), as far as fills exist.
 
-        config: its `kind` is replaced by the kind of the class. members: ids that key the random
-        generators.
-        envs, group: override the config's.
-        starts: one list per member, [K] int64 bars at which its episodes start, each as likely as the others; None:
-        every bar that leaves a full window.
+        config: its `kind` is replaced by the kind of the class. members: ids that key the random generators. envs,
+        group: override the config's. starts: one list per member, [K] int64 bars at which its episodes start, each as
+        likely as the others; None: every bar that leaves a full window.
         dtype: dtype of accounts and of step outputs; None: float32, but accounts are float64 with sequential buys in
         whole shares, where one share flipped by rounding would change every later purchase.
         mandate: bounds on what an agent may hold and trade; None or base "none": unconstrained. Raises ConfigError for
@@ -134,7 +137,7 @@ class MarketEnv(ABC):
         self._state: EnvState | None = None
         self._observation: Observation | None = None
         self._starts = torch.empty(0)
-        self._native: FusedStep | None = None
+        self._native: StepKernel | TritonStep | None = None
         self._gradient: GradientKernel | None = None
         self._uses_kernels = False
         self._reuses_buffers = False
@@ -245,10 +248,8 @@ class MarketEnv(ABC):
 
     def detach(self) -> None:
         """Cut the gradient graph: later steps have no derivative with respect to earlier actions."""
-        if self._state is not None:
-            self._state = EnvState(*(None if x is None else x.detach() for x in self._state))  # type: ignore[arg-type]
-        if self._observation is not None:
-            self._observation = Observation(*(x.detach() for x in self._observation))
+        self._state = _detached(self._state)
+        self._observation = _detached(self._observation)
 
     def reuse_buffers(self, enabled: bool) -> None:
         """If True, step() overwrites its outputs, and final accounts are filled in for ended episodes only.
@@ -262,13 +263,8 @@ class MarketEnv(ABC):
 
     def __getstate__(self) -> Any:
         """What a copy or a pickle holds: no kernels (they have addresses of tables) and no gradient graph."""
-        state = self._state
-        observation = self._observation
-        if state is not None:
-            state = EnvState(*(None if x is None else x.detach() for x in state))  # type: ignore[arg-type]
-        if observation is not None:
-            observation = Observation(*(x.detach() for x in observation))
-        return {**vars(self), "_native": None, "_gradient": None, "_state": state, "_observation": observation}
+        detached = {"_state": _detached(self._state), "_observation": _detached(self._observation)}
+        return {**vars(self), "_native": None, "_gradient": None, **detached}
 
     def __setstate__(self, state: Any) -> None:
         self.__dict__ |= state
@@ -397,15 +393,13 @@ class MarketEnv(ABC):
         cash = state.cash if self.venue.same_close else self.venue.overnight(bar, state.cash, state.shares, close)
         before = account_equity(cash, state.shares, fill)
         filled = self.venue.fill_trades(bar, cash, state.shares, trades, fill, priority)
-        if self.venue.has_carry:  # a reward includes the carry between its two fills, whichever bar charges it
-            if self.venue.same_close:
-                filled = filled._replace(cash=self.venue.overnight(bar, filled.cash, filled.shares, close))
-                cash_after_carry = filled.cash
-            else:
-                cash_after_carry = self.venue.overnight(next_bar, filled.cash, filled.shares, close_next)
-            after = account_equity(cash_after_carry, filled.shares, fill_next)
+        # A reward includes the carry between its two fills, whichever bar charges it.
+        if self.venue.same_close:
+            filled = filled._replace(cash=self.venue.overnight(bar, filled.cash, filled.shares, close))
+            cash_after_carry = filled.cash
         else:
-            after = account_equity(filled.cash, filled.shares, fill_next)
+            cash_after_carry = self.venue.overnight(next_bar, filled.cash, filled.shares, close_next)
+        after = account_equity(cash_after_carry, filled.shares, fill_next)
         equity = account_equity(filled.cash, filled.shares, close_next)
         turnover = filled.traded / before.clamp(min=1e-9)
         base_growth = torch.zeros_like(before) if self._base_growth is None else self._base_growth[bar].unsqueeze(-1)
@@ -496,25 +490,19 @@ class MarketEnv(ABC):
 
     def _reset_where(self, state: EnvState, window_ends: Tensor, is_ruined: Tensor) -> EnvState:
         """Move groups whose window has ended to their next one; reset their accounts, and ruined ones, to cash."""
-        bar, steps_left, episode_index = self._next_window(state, window_ends)
         needs_reset = window_ends.unsqueeze(-1) | is_ruined  # [P, G, A]
+        asset_mask = needs_reset.unsqueeze(-1)
         first = self._initial_reward_state(tuple(needs_reset.shape))
         reward_state = state.reward_state
-        reward_state = (
-            reward_state
-            if reward_state is None or first is None
-            else torch.where(needs_reset.unsqueeze(-1), first, reward_state)
-        )
-        pending = None if state.pending is None else torch.where(needs_reset[..., None, None], torch.nan, state.pending)
+        if reward_state is not None and first is not None:
+            reward_state = torch.where(asset_mask, first, reward_state)
         return EnvState(
-            bar,
-            steps_left,
-            episode_index,
+            *self._next_window(state, window_ends),
             torch.where(needs_reset, self.config.cash, state.cash),
-            torch.where(needs_reset.unsqueeze(-1), 0.0, state.shares),
+            torch.where(asset_mask, 0.0, state.shares),
             reward_state,
-            pending,
-            None if state.virtual is None else torch.where(needs_reset.unsqueeze(-1), 0.0, state.virtual),
+            None if state.pending is None else torch.where(asset_mask.unsqueeze(-1), torch.nan, state.pending),
+            None if state.virtual is None else torch.where(asset_mask, 0.0, state.virtual),
             None if state.budget is None else torch.where(needs_reset, self._full_budget, state.budget),
         )
 
@@ -598,22 +586,20 @@ class MarketEnv(ABC):
         dividends = self.market.dividends
         growth = torch.zeros(len(self.fill), dtype=self.dtype, device=self.device)
         for first in range(0, len(growth) - 1, TABLE_ROWS):
-            current_rows = slice(first, min(first + TABLE_ROWS, len(growth) - 1))
-            next_rows = slice(current_rows.start + 1, current_rows.stop + 1)
-            base = (
-                equal_base(self.market.tradable[current_rows]).to(self.dtype)
-                if table is None
-                else table.base[current_rows]
-            )
-            returns = self.fill[next_rows] / self.fill[current_rows] - 1
+            rows = slice(first, min(first + TABLE_ROWS, len(growth) - 1))
+            next_rows = slice(rows.start + 1, rows.stop + 1)
+            base = equal_base(self.market.tradable[rows]).to(self.dtype) if table is None else table.base[rows]
+            returns = self.fill[next_rows] / self.fill[rows] - 1
             if dividends is not None:
-                returns = (
-                    returns
-                    + dividends[current_rows if self.venue.same_close else next_rows].to(self.dtype)
-                    / self.fill[current_rows]
-                )
-            growth[current_rows] = torch.log1p((base * returns).sum(-1).clamp(min=MIN_GROWTH - 1))
+                payments = dividends[rows if self.venue.same_close else next_rows].to(self.dtype)
+                returns = returns + payments / self.fill[rows]
+            growth[rows] = torch.log1p((base * returns).sum(-1).clamp(min=MIN_GROWTH - 1))
         return growth
+
+
+def _detached(record: Record | None) -> Record | None:
+    """A record of tensors without their gradient graph."""
+    return None if record is None else type(record)(*(None if x is None else x.detach() for x in record))
 
 
 def _check_config(config: EnvironmentConfig, market: MarketTensor) -> None:

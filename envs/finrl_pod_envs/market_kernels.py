@@ -12,7 +12,7 @@ import ctypes
 import logging
 import weakref
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from finrl_pod.native.library import load
 from finrl_pod.types import EnvStep, Observation, Tensor
 from finrl_pod_envs.state import EnvState, KernelEnv
 
+if TYPE_CHECKING:
+    from finrl_pod_envs.triton_step import TritonStep
+
 STEP_SOURCE, GRADIENT_SOURCE = (Path(__file__).with_name(f"market_{name}.cpp") for name in ("step", "gradient"))
 # Enums of the kernels.
 KINDS = {"stock_trading": 0, "portfolio": 1}
@@ -31,27 +34,6 @@ BUY_ALLOCATIONS = {"proportional": 0, "sequential": 1}
 LOG_RETURN = 0
 CHANGE = 1
 _log = logging.getLogger(__name__)
-
-
-class FusedStep(Protocol):
-    """`MarketEnv.transition` in one kernel."""
-
-    def __call__(
-        self,
-        state: EnvState,
-        action: Tensor,
-        starts: Tensor,
-        ruin: float,
-        out: Tensor | None = None,
-        *,
-        reuse: bool = False,
-    ) -> tuple[EnvState, EnvStep]:
-        """The next state and the results of one step, see `StepKernel.__call__`."""
-        ...
-
-    def can_write(self, out: Tensor) -> bool:
-        """Whether the kernel can write flat observations into this tensor of the right shape."""
-        ...
 
 
 class _Mandate(ctypes.Structure):
@@ -74,11 +56,6 @@ class _Market(ctypes.Structure):
         ("cost_rates", ctypes.c_void_p),
         ("mandate", _Mandate),
     ]
-
-
-def _is_supported(env: KernelEnv) -> bool:
-    """Whether the kernels on the CPU can be used: it is one, and the rules that all kernels share hold."""
-    return not on_device(env.device) and _has_shared_rules(env)
 
 
 def _has_shared_rules(env: KernelEnv) -> bool:
@@ -174,11 +151,13 @@ class _StepBuffers(ctypes.Structure):
 
 def make_step_kernel(env: KernelEnv, rounds: int) -> StepKernel | None:
     """The step kernel of an environment, or None if torch has to be used. rounds: start windows per group."""
-    library = load(STEP_SOURCE, _Mandate, _Market, _StepMarket, _StepBuffers) if _is_supported(env) else None
+    if on_device(env.device) or not _has_shared_rules(env):
+        return None
+    library = load(STEP_SOURCE, _Mandate, _Market, _StepMarket, _StepBuffers)
     return None if library is None else StepKernel(library, env, rounds)
 
 
-def make_device_step(env: KernelEnv, rounds: int) -> FusedStep | None:
+def make_device_step(env: KernelEnv, rounds: int) -> TritonStep | None:
     """The Triton step kernel of an environment on a GPU, or None (logged) if torch has to be used.
 
     rounds: start windows per group.
@@ -258,7 +237,10 @@ class StepKernel:
             action = action.to(env.dtype)
         tensors = (*state[:5], action, state.virtual, state.budget)
         inputs = [None if x is None else x.contiguous() for x in tensors]
-        outputs = self._next_outputs() if reuse else _Outputs(env)
+        if reuse:
+            self._buffers = self._buffers or [_Outputs(env) for _ in range(2)]
+            self._turn = 1 - self._turn
+        outputs = self._buffers[self._turn] if reuse else _Outputs(env)
         self._market.starts = starts.data_ptr()
         self._market.ruin = ruin
         self._market.only_ended = reuse
@@ -268,13 +250,6 @@ class StepKernel:
         any_ended = self._run(self._market_address, self._pointers, *self._sizes)
         result = outputs.result_with_ends if any_ended else outputs.result
         return outputs.state, outputs.with_extras(result) if any(env.extras) else result
-
-    def _next_outputs(self) -> _Outputs:
-        """Return the two buffers alternately."""
-        if not self._buffers:
-            self._buffers = [_Outputs(self._env) for _ in range(2)]
-        self._turn = 1 - self._turn
-        return self._buffers[self._turn]
 
     def can_write(self, out: Tensor) -> bool:
         """Whether the kernel can write flat observations into this tensor of the right shape."""
@@ -381,7 +356,8 @@ def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
     config = env.config
     mandate = env.mandate
     is_supported = (
-        _is_supported(env)
+        not on_device(env.device)
+        and _has_shared_rules(env)
         and config.kind == "portfolio"
         and config.buy_allocation == "proportional"
         and not config.whole_shares
@@ -419,7 +395,6 @@ class GradientKernel:
         inputs = (state.cash, state.shares, action, state.virtual)
         results = _StepFunction.apply(*inputs, self, state.bar, window_ends)  # type: ignore[no-untyped-call]
         cash, shares, virtual, account, last, reward, equity, turnover, cost, is_ruined = results
-        p = cash.shape[0]
         flat = (cash.shape[0], -1)
         truncated = window_ends.unsqueeze(-1) & ~is_ruined
         step = EnvStep(
@@ -427,7 +402,7 @@ class GradientKernel:
             reward=reward.view(flat),
             terminated=is_ruined.view(flat),
             truncated=truncated.view(flat),
-            final_observation=Observation(state.bar + 1, last.view(p, -1, last.shape[-1])),
+            final_observation=Observation(state.bar + 1, last.view(*flat, last.shape[-1])),
             equity=equity.view(flat),
             turnover=turnover.view(flat),
             cost=cost.view(flat),

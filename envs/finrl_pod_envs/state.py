@@ -20,10 +20,9 @@ class EnvState(NamedTuple):
     bar: [P, G] int64, the decision bar. steps_left: [P, G] int64, to the end of the window. episode_index: [P, G]
     int64, episodes started so far, the index of the next start window. cash: [P, G, A] and shares: [P, G, A, N], in the
     dtype of the environment. reward_state: [2, P, G, A, S], numbers of the reward, as of the last fill and as known at
-    the close, or None. pending:
-    [P, G, A, delay - 1, action_size], actions not yet in effect, oldest first, NaN where there is none; None without a
-    delay; target weights under a mandate. virtual: [P, G, A, N], virtual holdings of a mandate as weights, or None.
-    budget: [P, G, A], what is left of its turnover budget, or None.
+    the close, or None. pending: [P, G, A, delay - 1, action_size], actions not yet in effect, oldest first, NaN where
+    there is none; None without a delay; target weights under a mandate. virtual: [P, G, A, N], virtual holdings of a
+    mandate as weights, or None. budget: [P, G, A], what is left of its turnover budget, or None.
     """
 
     bar: Tensor
@@ -38,14 +37,10 @@ class EnvState(NamedTuple):
 
 
 class KernelEnv(Protocol):
-    """Attributes of a market environment that native kernels read: sizes, costs and price tables.
+    """Attributes of a `MarketEnv` that native kernels read.
 
-    members, envs, groups, accounts, assets: P, E = G * A, G, A and N. episode_bars: bars of an episode. first, last:
-    the range of decision bars. dtype: dtype of accounts; output_dtype: dtype of step outputs. close, fill: [T, N] in
-    `dtype`.
-    turbulent: [T] bool, bars at which everything is sold, or None. mandate: None if unconstrained; mandate_table: its
-    tables. extras: numbers that are observed besides cash and holdings. reward: reward of
-    the settings.
+    members, envs, groups, accounts, assets: P, E = G * A, G, A and N. dtype: dtype of accounts, `close` and `fill`
+    [T, N]; output_dtype: dtype of step outputs. turbulent: [T] bool, bars at which everything is sold, or None.
     """
 
     market: MarketTensor

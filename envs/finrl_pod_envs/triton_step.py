@@ -430,9 +430,7 @@ class _Outputs:
         a = env.accounts
         e = env.envs
         state_like, output_like = (torch.empty(0, dtype=x, device=env.device) for x in (env.dtype, env.output_dtype))
-        reached_bar, bar, steps_left, episode_index = torch.empty(
-            4, p, g, dtype=torch.int64, device=env.device
-        ).unbind()
+        reached_bar, bar, steps_left, episode_index = state_like.new_empty(4, p, g, dtype=torch.int64).unbind()
         shares = state_like.new_empty(p, g, a, env.assets)
         mandate = env.mandate
         virtual = None if mandate is None else torch.empty_like(shares)

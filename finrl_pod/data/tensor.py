@@ -110,36 +110,29 @@ def _normalise_features(
     investable = panel.investable
     shape = (*panel.close.shape, len(names))
     columns = new_table((len(names), *panel.close.shape))
-    normalisers: list[Normaliser] = []
+    means: list[float] = []
+    stds: list[float] = []
     for i, feature in enumerate(features):
         values = compute_one(panel, feature)
         if panel.members is not None:
             values[~investable] = np.nan
-        if isinstance(fit, Normaliser):
-            feature_normaliser = Normaliser((names[i],), (fit.mean[i],), (fit.std[i],), fit.clip)
-        else:
+        if not isinstance(fit, Normaliser):
             feature_normaliser = fit_normaliser(values[..., None], investable, *fit, (names[i],))
+            means += feature_normaliser.mean
+            stds += feature_normaliser.std
         columns[i] = values
         release_mapped_pages()
         del values
-        normalisers.append(feature_normaliser)
-    means, stds = (
-        tuple(value for feature_normaliser in normalisers for value in getattr(feature_normaliser, statistic))
-        for statistic in ("mean", "std")
-    )
-    normaliser = Normaliser(names, means, stds)
-    if isinstance(fit, Normaliser):
-        normaliser = dataclasses.replace(normaliser, clip=fit.clip)
+    normaliser = fit if isinstance(fit, Normaliser) else Normaliser(names, tuple(means), tuple(stds))
     raw = new_table(shape)
     scaled_features = new_table(shape)
     for rows in row_blocks(shape):
         block = columns[:, rows].transpose(1, 2, 0)
         raw[rows] = block
-        scaled_features[rows] = normalise(
-            block.astype(np.float64), normaliser
-        )  # as `raw_features` are normalised later
+        # As `raw_features` are normalised later.
+        scaled_features[rows] = normalise(block.astype(np.float64), normaliser)
         release_mapped_pages()
-    return raw, scaled_features, fit if isinstance(fit, Normaliser) else normaliser
+    return raw, scaled_features, normaliser
 
 
 def with_extra_feature(market: MarketTensor, name: str, values: Floats, fit: tuple[int, int]) -> MarketTensor:
@@ -177,8 +170,7 @@ def with_extra_feature(market: MarketTensor, name: str, values: Floats, fit: tup
 
 def cut_market(market: MarketTensor, first: int, last: int) -> MarketTensor:
     """Bars first to last of a market, as views of its tensors; decisions of the last bar cannot fill."""
-    fields = {field.name: getattr(market, field.name) for field in dataclasses.fields(market)}
-    tables = {name: value[first : last + 1] for name, value in fields.items() if isinstance(value, torch.Tensor)}
+    tables = {name: x[first : last + 1] for name, x in vars(market).items() if isinstance(x, torch.Tensor)}
     cut: dict[str, Any] = {**tables, "times": market.times[first : last + 1], "fitted": None}
     cut |= {"first": max(market.first - first, 0), "steps": min(market.steps, last) - first}
     return dataclasses.replace(market, **cut)
@@ -199,36 +191,16 @@ def leaked_return(market: MarketTensor) -> Floats:
 
 def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dtype | None = None) -> MarketTensor:
     """Move all tensors to `device`; `close` and `fill` also to `dtype` if given."""
-
-    def moved(tensor: Tensor) -> Tensor:
-        return tensor.to(device)
-
-    def moved_if_given(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.to(device)
-
-    return dataclasses.replace(
-        market,
-        close=market.close.to(device, dtype),
-        fill=market.fill.to(device, dtype),
-        features=moved(market.features),
-        raw_features=moved(market.raw_features),
-        tradable=moved(market.tradable),
-        fillable=moved(market.fillable),
-        delisted=moved(market.delisted),
-        turbulence=moved_if_given(market.turbulence),
-        fill_volume=moved_if_given(market.fill_volume),
-        volatility=moved_if_given(market.volatility),
-        half_spread=moved_if_given(market.half_spread),
-        base=moved_if_given(market.base),
-        dividends=moved_if_given(market.dividends),
-    )
+    tensors = {name: value.to(device) for name, value in vars(market).items() if isinstance(value, torch.Tensor)}
+    tensors |= {"close": market.close.to(device, dtype), "fill": market.fill.to(device, dtype)}
+    return dataclasses.replace(market, **tensors)  # type: ignore[arg-type]
 
 
-def _carry_forward(close: Floats, tradable: Bools) -> Floats:
-    """[T, N] closes forward-filled over gaps and after the end; `_NO_PRICE` before the start."""
-    bar = np.where(tradable, np.arange(len(close))[:, None], -1)
+def _carry_forward(values: Floats, is_known: Bools, start: float = _NO_PRICE) -> Floats:
+    """Known values [T, N] forward-filled over gaps and after the end; `start` before the first."""
+    bar = np.where(is_known, np.arange(len(values))[:, None], -1)
     last_bar = np.maximum.accumulate(bar, axis=0)
-    return np.where(last_bar >= 0, np.take_along_axis(close, np.maximum(last_bar, 0), axis=0), _NO_PRICE)
+    return np.where(last_bar >= 0, np.take_along_axis(values, np.maximum(last_bar, 0), axis=0), start)
 
 
 def _fills(panel: Panel, forward_filled: Floats, rule: Fill) -> tuple[Floats, Bools]:
@@ -342,9 +314,7 @@ def fill_half_spreads(panel: Panel, fillable: Bools, fill: str) -> Floats | None
 
     def of_columns(spread: Floats, fillable: Bools) -> Floats:
         half = spread / 2
-        bar = np.where(np.isnan(half), -1, np.arange(len(half))[:, None])
-        last_bar = np.maximum.accumulate(bar, axis=0)
-        known_spread: Floats = np.where(last_bar >= 0, np.take_along_axis(half, np.maximum(last_bar, 0), axis=0), 0.0)
+        known_spread = _carry_forward(half, ~np.isnan(half), start=0.0)
         if fill == "same_close":
             return np.where(fillable, half, known_spread)
         np.copyto(known_spread[:-1], half[1:], where=fillable[:-1])
@@ -356,11 +326,9 @@ def fill_half_spreads(panel: Panel, fillable: Bools, fill: str) -> Floats | None
 def trailing_volatility(close: Floats, tradable: Bools) -> Floats:
     """[T, N] standard deviation (n - 1) of the last 21 log returns of a ticker known at t.
 
-    `DEFAULT_VOLATILITY` before there are five.
-
-    close: [T, N], > 0 where tradable [T, N]. Returns are taken between consecutive bars of the ticker, so that
-    gaps and bars before its start do not count as zero returns; in gaps and after the end
-    the last estimate is forward-filled.
+    `DEFAULT_VOLATILITY` before there are five. close: [T, N], > 0 where tradable [T, N]. Returns are taken between
+    consecutive bars of the ticker: gaps and bars before its start do not count as zero returns. In gaps and after the
+    end the last estimate is forward-filled.
     """
     import pandas as pd
 

@@ -8,7 +8,8 @@ are booked before the fills of the next bar. All amounts are float64.
 
 from __future__ import annotations
 
-from collections import deque
+import traceback
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,21 +76,18 @@ def backtest(strategy: Strategy, panel: Panel, period: MarketPeriod) -> Backtest
 
 def lookback_of(strategy: Strategy) -> int | None:
     """Number of trailing bars that a strategy needs, None for all. InputError for anything but a positive integer."""
-    lookback = getattr(strategy, "lookback", None)
-    if lookback is None:
-        return None
-    if not isinstance(lookback, int | np.integer) or lookback < 1:
-        raise InputError(f"lookback of strategy {strategy.name} must be an integer of at least 1 bar, got {lookback!r}")
-    return int(lookback)
+    return None if getattr(strategy, "lookback", None) is None else _positive_bars(strategy, "lookback")
 
 
 def feature_lookback_of(strategy: Strategy) -> int:
     """Number of trailing bars of features that a strategy needs. InputError for anything but a positive integer."""
-    bars = getattr(strategy, "feature_lookback", 1)
+    return _positive_bars(strategy, "feature_lookback")
+
+
+def _positive_bars(strategy: Strategy, name: str) -> int:
+    bars = getattr(strategy, name, 1)
     if not isinstance(bars, int | np.integer) or bars < 1:
-        raise InputError(
-            f"feature_lookback of strategy {strategy.name} must be an integer of at least 1 bar, got {bars!r}"
-        )
+        raise InputError(f"{name} of strategy {strategy.name} must be an integer of at least 1 bar, got {bars!r}")
     return int(bars)
 
 
@@ -125,10 +123,10 @@ def target_weights_of(strategy: Strategy, window: Window, positions: Positions, 
         raise
     except (Exception, SystemExit) as error:  # a strategy must not end the program
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        location = "".join(f", {line}" for line in (_location(error),) if line)
+        frame = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(
-            f"strategy {strategy.name} failed at {when}: {' '.join(text.split())}{location}"
-            f"{_short_window(error, window)}"
+            f"strategy {strategy.name} failed at {when}: {' '.join(text.split())}, {Path(frame.filename).name} line "
+            f"{frame.lineno}{_short_window(error, window)}"
         ) from error
     if target is None:
         return None
@@ -145,14 +143,6 @@ def target_weights_of(strategy: Strategy, window: Window, positions: Positions, 
             f"{len(window.symbols)} symbols, got shape {weights.shape}"
         )
     return weights
-
-
-def _location(error: BaseException) -> str:
-    """Where an exception was raised, as `file.py line 12`."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return "" if trace is None else f"{Path(trace.tb_frame.f_code.co_filename).name} line {trace.tb_lineno}"
 
 
 def backtest_result(name: str, market: MarketTensor, ledger: Ledger, account: int = 0) -> BacktestResult:
@@ -282,8 +272,10 @@ def simulate(
     with a sum of absolute values above 1 + rules.borrow; for first, last or cash out of range; and for rules that the
     market's data or fill rule does not allow (`Venue`).
     """
-    _check_range(market, first, last, cash)
-    assets = market.shape[1]
+    bars, assets, _ = market.shape
+    if not 0 <= first < last < bars:
+        raise InputError(f"a backtest needs 0 <= first < last < {bars}, got first {first} and last {last}")
+    check_cash(cash)
     venue = Venue(market, rules, torch.float64)
     same_close = venue.same_close
     may_ruin = rules.short or rules.borrow > 0
@@ -393,22 +385,18 @@ def _with_exits(orders: IntrabarOrders, venue: Venue, t: int, filled: Fills) -> 
 def _cost_parts(venue: Venue, first: int, holdings_table: Tensor) -> dict[str, Tensor]:
     """Costs [L, B] by model name of the fills between holdings `held` [L, B, N] after the fills of each bar."""
     # The bar without a fill is the first, or the last where decisions fill at their own close.
-    shares_before = (
-        torch.cat([torch.zeros_like(holdings_table[:1]), holdings_table[:-1]])
-        if venue.same_close
-        else holdings_table[:-1]
-    )
-    shares_after = holdings_table if venue.same_close else holdings_table[1:]
-    attributions: list[dict[str, Tensor]] = []
+    shares_before = holdings_table[:-1]
+    shares_after = holdings_table[1:]
+    if venue.same_close:
+        shares_before = torch.cat([torch.zeros_like(holdings_table[:1]), shares_before])
+        shares_after = holdings_table
+    columns: dict[str, list[Tensor]] = defaultdict(list)
     for i in range(0, len(holdings_table) - 1, ATTRIBUTION_BARS):
         bars = torch.arange(i, min(i + ATTRIBUTION_BARS, len(holdings_table) - 1), device=holdings_table.device)
-        attributions.append(
-            venue.attribution(
-                first + bars, shares_after[bars] - shares_before[bars], venue.fill[first + bars].unsqueeze(1)
-            )
-        )
+        change = shares_after[bars] - shares_before[bars]
+        for name, costs in venue.attribution(first + bars, change, venue.fill[first + bars].unsqueeze(1)).items():
+            columns[name].append(costs)
     nothing = torch.zeros_like(holdings_table[:1, :, 0])
-    columns = {name: [attribution[name] for attribution in attributions] for name in attributions[0]}
     return {
         name: torch.cat([*column, nothing] if venue.same_close else [nothing, *column])
         for name, column in columns.items()
@@ -442,9 +430,7 @@ def _untraded_hint(market: MarketTensor, t: int) -> str:
     absent = [market.symbols[n] for n in (~market.tradable[t]).nonzero().flatten().tolist()]
     if not absent:
         return ""
-    names = ", ".join(absent[:NAMED_ASSETS]) + (
-        f" and {further_count} more" if (further_count := len(absent) - NAMED_ASSETS) > 0 else ""
-    )
+    names = ", ".join(absent[:NAMED_ASSETS]) + f" and {len(absent) - NAMED_ASSETS} more" * (len(absent) > NAMED_ASSETS)
     verb, close, pronoun = ("does", "its close is", "it") if len(absent) == 1 else ("do", "their closes are", "them")
     return (
         f"; {names} {verb} not trade on this bar, so {close} NaN: give {pronoun} weight 0 where window.tradable[-1] is "
@@ -452,9 +438,7 @@ def _untraded_hint(market: MarketTensor, t: int) -> str:
     )
 
 
-def _check_range(market: MarketTensor, first: int, last: int, cash: float) -> None:
-    bars = len(market.times)
-    if not 0 <= first < last < bars:
-        raise InputError(f"a backtest needs 0 <= first < last < {bars}, got first {first} and last {last}")
+def check_cash(cash: float) -> None:
+    """Raises InputError unless the starting cash is above zero and finite."""
     if not (cash > 0 and np.isfinite(cash)):
         raise InputError(f"starting cash must be above zero, got {cash}")

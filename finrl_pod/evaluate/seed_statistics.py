@@ -31,9 +31,7 @@ def interquartile_mean_interval(
 
     Raises InputError for fewer than two runs, NaN, and a level outside (0, 1).
     """
-    values = _checked_scores(scores)
-    low, high = _bootstrap(lambda rng: interquartile_mean(_resample(values, rng)), level, seed, draws, values)
-    return Interval(interquartile_mean(values), low, high)
+    return _interval(interquartile_mean, (_checked_scores(scores),), level, seed, draws)
 
 
 def difference_interval(
@@ -44,15 +42,12 @@ def difference_interval(
     scores: [runs, tasks]; other_scores: [other runs, tasks]. Runs are resampled on both sides. Raises InputError as
     `interquartile_mean_interval`, and if the numbers of tasks differ.
     """
-    a = _checked_scores(scores)
-    b = _checked_scores(other_scores)
-    _check_same_tasks(a, b)
+    sides = _checked_pair(scores, other_scores)
 
-    def draw(rng: np.random.Generator) -> float:
-        return interquartile_mean(_resample(a, rng)) - interquartile_mean(_resample(b, rng))
+    def difference(a: Floats, b: Floats) -> float:
+        return interquartile_mean(a) - interquartile_mean(b)
 
-    low, high = _bootstrap(draw, level, seed, draws, a if len(a) < len(b) else b)
-    return Interval(interquartile_mean(a) - interquartile_mean(b), low, high)
+    return _interval(difference, sides, level, seed, draws, runs=min(map(len, sides)))
 
 
 def probability_of_improvement(
@@ -61,23 +56,17 @@ def probability_of_improvement(
     """Probability that a run scores above a run of another agent, averaged over tasks; ties count one half.
 
     scores: [runs, tasks]. other_scores: [other runs, tasks], one row for a deterministic baseline. Mann-Whitney
-    statistic.
-    Raises InputError as `interquartile_mean_interval`, and if the numbers of tasks differ.
+    statistic. Raises InputError as `interquartile_mean_interval`, and if the numbers of tasks differ.
     """
+    return _interval(_share_above, _checked_pair(scores, other_scores), level, seed, draws)
+
+
+def _checked_pair(scores: ArrayLike, other_scores: ArrayLike) -> tuple[Floats, Floats]:
     a = _checked_scores(scores)
     b = _checked_scores(other_scores)
-    _check_same_tasks(a, b)
-
-    def draw(rng: np.random.Generator) -> float:
-        return _share_above(_resample(a, rng), _resample(b, rng))
-
-    low, high = _bootstrap(draw, level, seed, draws, a)
-    return Interval(_share_above(a, b), low, high)
-
-
-def _check_same_tasks(a: Floats, b: Floats) -> None:
     if a.shape[1] != b.shape[1]:
         raise InputError(f"both sides must have run the same tasks, got {a.shape[1]} and {b.shape[1]}")
+    return a, b
 
 
 def _share_above(a: Floats, b: Floats) -> float:
@@ -91,16 +80,24 @@ def _resample(values: Floats, rng: np.random.Generator) -> Floats:
     return np.asarray(np.take_along_axis(values, rows, axis=0), dtype=np.float64)
 
 
-def _bootstrap(
-    draw: Callable[[np.random.Generator], float], level: float, seed: int, draws: int, scores: Floats
-) -> tuple[float, float]:
+def _interval(
+    statistic: Callable[..., float],
+    sides: tuple[Floats, ...],
+    level: float,
+    seed: int,
+    draws: int,
+    runs: int | None = None,
+) -> Interval:
+    """A statistic of scores [R, K] of each side. runs: number that must suffice; of the first side if None."""
     check_level(level)
     check_draws(draws)
-    if len(scores) < 2:
-        raise InputError(f"an interval over seeds needs at least two runs, got {len(scores)}")
+    runs = len(sides[0]) if runs is None else runs
+    if runs < 2:
+        raise InputError(f"an interval over seeds needs at least two runs, got {runs}")
     rng = np.random.default_rng(seed)
-    low, high = np.quantile([draw(rng) for _ in range(draws)], [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    samples = [statistic(*(_resample(scores, rng) for scores in sides)) for _ in range(draws)]
+    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(statistic(*sides), float(low), float(high))
 
 
 def _checked_scores(scores: ArrayLike) -> Floats:

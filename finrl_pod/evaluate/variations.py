@@ -18,7 +18,7 @@ import torch
 
 from finrl_pod.data.tensor import cut_market
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.backtest import backtest, simulate
+from finrl_pod.evaluate.backtest import backtest, check_cash, simulate
 from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.market.costs import HalfSpread, QuotedHalfSpread
@@ -165,8 +165,7 @@ def _simulate_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job]
 def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> None:
     if not jobs:
         raise InputError("simulate_recorded needs at least one job, got none")
-    if not (cash > 0 and np.isfinite(cash)):
-        raise InputError(f"starting cash must be above zero, got {cash}")
+    check_cash(cash)
     bars, assets, _ = market.shape
     if tables.ndim != 3 or tuple(tables.shape[1:]) != (bars, assets):
         raise InputError(f"tables of targets must have shape [W, {bars}, {assets}], got {tuple(tables.shape)}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ import numpy as np
 
 from finrl_pod.data.store import Store
 from finrl_pod.errors import SetupError
+from finrl_pod.files import HOME_VARIABLE, home
 from finrl_pod.prices import Floats, Panel
 from finrl_pod.promotion.dataset_fingerprint import (
     DEVELOPMENT_DATE,
@@ -35,7 +35,6 @@ from finrl_pod.promotion.dataset_fingerprint import (
 from finrl_pod.promotion.effective_trials import effective_trial_count
 from finrl_pod.promotion.verdict import TrialCounts, Verdict
 
-HOME_VARIABLE = "FINRL_POD_HOME"
 FILE = "register.sqlite"
 SHORT_HASH = 12  # digits in labels
 BUSY_TIMEOUT = 60.0  # seconds to wait for another process that writes
@@ -167,10 +166,10 @@ class TrialRegistry:
         windows: dict[tuple[str, str, int], list[Floats]] = {}
         cluster_count = 0
         for _, first, last, packed_returns in rows:
-            excess = _unpack_returns(packed_returns)
-            if excess is None:
+            if packed_returns is None:
                 cluster_count = max(cluster_count, 1)  # all diverged trials count as one
             else:
+                excess = np.frombuffer(zlib.decompress(packed_returns), dtype="<f4").astype(np.float64)
                 windows.setdefault((first, last, len(excess)), []).append(excess)
         cluster_count += sum(effective_trial_count(np.stack(columns, 1)) for columns in windows.values())
         return TrialCounts(len(rows), cluster_count, len({row[0] for row in rows}))
@@ -236,7 +235,9 @@ class TrialRegistry:
                     (look.data, DEVELOPMENT_SUBJECT, *period, DEVELOPMENT_SUBJECT, DEVELOPMENT_DATE),
                 )
             if panel is not None:
-                _store_fingerprint(database, look.data, panel)
+                if _stored_fingerprint(database, look.data) is None:
+                    row = (look.data, *_pack_fingerprint(dataset_fingerprint(panel)))
+                    database.execute("INSERT INTO outlines VALUES (?, ?, ?, ?)", row)
                 _store_name(database, look.data, panel.name)
                 data = _same_market_data(database, look, _stored_fingerprint(database, look.data))
             database.execute(
@@ -333,16 +334,6 @@ def _look_number(looks: Sequence[tuple[str, ...]], look: tuple[str, ...], same_m
     )
 
 
-def home() -> Path:
-    """The data folder of the user: FINRL_POD_HOME, else the platform's default."""
-    folder = os.environ.get(HOME_VARIABLE)
-    if folder:
-        return Path(folder)
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("finrl-pod", appauthor=False))
-
-
 def _key(look: Look) -> tuple[str, str, str, str]:
     return look.data, look.subject, look.first, look.last
 
@@ -352,12 +343,6 @@ def _store_name(database: sqlite3.Connection, data: str, name: str) -> None:
         database.execute("INSERT OR IGNORE INTO names VALUES (?, ?)", (data, name))
 
 
-def _store_fingerprint(database: sqlite3.Connection, data: str, panel: Panel) -> None:
-    if _stored_fingerprint(database, data) is None:
-        row = (data, *_pack_fingerprint(dataset_fingerprint(panel)))
-        database.execute("INSERT INTO outlines VALUES (?, ?, ?, ?)", row)
-
-
 def _same_market_data(database: sqlite3.Connection, look: Look, fingerprint: DatasetFingerprint | None) -> list[str]:
     """Hashes of data sets that show the market of a look on its days, first its own."""
     rows = database.execute(
@@ -365,14 +350,8 @@ def _same_market_data(database: sqlite3.Connection, look: Look, fingerprint: Dat
         (look.data, look.last, look.first),
     ).fetchall()
     fingerprints = [(data, _stored_fingerprint(database, data)) for (data,) in rows]
-    return [
-        look.data,
-        *(
-            data
-            for data, candidate in fingerprints
-            if fingerprint and candidate and same_market(fingerprint, candidate)
-        ),
-    ]
+    others = [data for data, other in fingerprints if fingerprint and other and same_market(fingerprint, other)]
+    return [look.data, *others]
 
 
 def _stored_fingerprint(database: sqlite3.Connection, data: str) -> DatasetFingerprint | None:
@@ -396,10 +375,6 @@ def _unpack_fingerprint(symbols: str, days: bytes, levels: bytes) -> DatasetFing
 def _pack_returns(values: Floats | None) -> bytes | None:
     """Compressed float32: precise enough for correlations."""
     return None if values is None else zlib.compress(np.asarray(values, dtype="<f4").tobytes())
-
-
-def _unpack_returns(data: bytes | None) -> Floats | None:
-    return None if data is None else np.frombuffer(zlib.decompress(data), dtype="<f4").astype(np.float64)
 
 
 def _now() -> str:

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from finrl_pod import __version__
 from finrl_pod.errors import RegistryError
-from finrl_pod.files import write_bytes
-from finrl_pod.promotion.trial_registry import home
+from finrl_pod.files import home, write_bytes
 from finrl_pod.promotion.verdict import read_verdict
 from finrl_pod.registry.object_store import ObjectStore
 from finrl_pod.registry.records import AgentRecord, Champion, sha256

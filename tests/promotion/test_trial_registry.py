@@ -13,8 +13,9 @@ import pytest
 
 from finrl_pod.data.store import Store
 from finrl_pod.errors import SetupError
+from finrl_pod.files import home
 from finrl_pod.promotion.dataset_fingerprint import is_demonstration
-from finrl_pod.promotion.trial_registry import FILE, Look, StoredDataSet, Trial, TrialRegistry, home, list_data_sets
+from finrl_pod.promotion.trial_registry import FILE, Look, StoredDataSet, Trial, TrialRegistry, list_data_sets
 from finrl_pod.promotion.verdict import Rule, Statistics, TrialCounts, Verdict
 from finrl_pod.types import Panel
 from tests.data.panels import random_panel

@@ -35,7 +35,7 @@ class Password:
 
     def __init__(self, file: Path | None = None) -> None:
         if file is None:
-            from finrl_pod.promotion.trial_registry import home
+            from finrl_pod.files import home
 
             file = home() / FILE
         self.file = file

@@ -8,8 +8,9 @@ the same seed: in a second instance, in the same one, after a checkpoint, and fo
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,17 +42,11 @@ class Fault:
     message: str
 
 
-class _Faults:
+class _Faults(dict[str, Fault]):
     """The first fault of each rule."""
 
-    def __init__(self) -> None:
-        self.faults_by_rule: dict[str, Fault] = {}
-
     def add(self, rule: str, message: str) -> None:
-        self.faults_by_rule.setdefault(rule, Fault(rule, message))
-
-    def __contains__(self, rule: str) -> bool:
-        return rule in self.faults_by_rule
+        self.setdefault(rule, Fault(rule, message))
 
 
 @dataclass
@@ -82,22 +77,22 @@ def check_env(
                 location = traceback.extract_tb(error.__traceback__)[-1]
                 message = f"it raised {error_text(error)} ({location.filename}, line {location.lineno})"
             faults.add("error", message)
-    return list(faults.faults_by_rule.values())
+    return list(faults.values())
 
 
 def _check(make: MakeEnv, envs: int, members: Sequence[int], max_steps: int, faults: _Faults) -> None:
-    with _Closing(make(envs, members)) as env:
+    with _closing(make(envs, members)) as env:
         first = _Checker(env, faults)
         run = first.play(SEED, max_steps)
-        if faults.faults_by_rule.keys() & {"shape", "dtype", "device", "attributes"}:
+        if faults.keys() & {"shape", "dtype", "device", "attributes"}:
             return
         is_repeatable = first.replay(SEED, run, "a second reset(seed) of the same environment")
         if isinstance(env, ResumableVecEnv) and is_repeatable:
             first.resume(SEED, run)
-    with _Closing(make(envs, members)) as env:
+    with _closing(make(envs, members)) as env:
         _Checker(env, faults).replay(SEED, run, "a second environment")
     if len(members) > 1 and "seed" not in faults:
-        with _Closing(make(envs, members[-1:])) as env:
+        with _closing(make(envs, members[-1:])) as env:
             alone = _Run([x[-1:] for x in run.actions], [{k: x[-1:] for k, x in step.items()} for step in run.steps])
             _Checker(env, faults).replay(SEED, alone, f"member {members[-1]} by itself", rule="members")
 
@@ -121,7 +116,7 @@ def check_step(env: VecEnv, out: Any) -> None:
 
 def check_first_step(env: VecEnv, seed: int) -> None:
     """Reset and step an environment once. Raises RunError as `check_start` and `check_step`, and what it raises."""
-    with stdout_to_stderr(), _Closing(env):
+    with stdout_to_stderr(), _closing(env):
         check_start(env, env.reset(seed))
         shape = (env.members, env.envs, env.action_size)
         dtype = torch.int64 if env.action_kind == "discrete" else torch.float32
@@ -129,20 +124,18 @@ def check_first_step(env: VecEnv, seed: int) -> None:
 
 
 def _refuse(env: VecEnv, faults: _Faults, rules: Sequence[str]) -> None:
-    wrong = [fault for rule, fault in faults.faults_by_rule.items() if rule in rules]
+    wrong = [fault for rule, fault in faults.items() if rule in rules]
     if wrong:
         raise RunError(f"the environment {type(env).__name__} cannot be trained on: {wrong[0].message}")
 
 
-class _Closing:
-    def __init__(self, env: VecEnv) -> None:
-        self.env = env
-
-    def __enter__(self) -> VecEnv:
-        return self.env
-
-    def __exit__(self, *_: object) -> None:
-        close = getattr(self.env, "close", None)
+@contextlib.contextmanager
+def _closing(env: VecEnv) -> Iterator[VecEnv]:
+    """Close the environment at the end, if it can be."""
+    try:
+        yield env
+    finally:
+        close = getattr(env, "close", None)
         if callable(close):
             close()
 
@@ -171,7 +164,7 @@ class _Checker:
         has_ended = torch.zeros(self.shape, dtype=torch.bool)
         finals = _Finals(self.faults)
         for step in range(1, max_steps + 1):
-            if self.faults.faults_by_rule.keys() & set(FORM):
+            if self.faults.keys() & set(FORM):
                 return run
             action = self._action(noise)
             last_observation = _copy(observation)
@@ -181,7 +174,7 @@ class _Checker:
                 return run
             if not torch.equal(action_copy, action):
                 self.faults.add("inputs", f"step {step} changed the action that it was given; copy it first")
-            if not _is_equal(last_observation, observation):
+            if not torch.equal(_rows(last_observation).nan_to_num(), _rows(observation).nan_to_num()):
                 self.faults.add(
                     "outputs",
                     f"step {step} overwrote the observation that was returned before it; return a new tensor, or "
@@ -198,12 +191,8 @@ class _Checker:
                 break
         finals.judge()
         if not bool(has_ended.all()):
-            faulty_index = [i for i, x in enumerate(has_ended.flatten().tolist()) if not x]
-            subject = (
-                "no episode"
-                if len(faulty_index) == has_ended.numel()
-                else f"no episode of {self._name(faulty_index[0])}"
-            )
+            faulty_index = int((~has_ended).flatten().nonzero()[0])
+            subject = f"no episode of {self._name(faulty_index)}" if bool(has_ended.any()) else "no episode"
             self.faults.add(
                 "end of episodes",
                 f"an episode never ends: {subject} was terminated or truncated within {max_steps:,} steps of random "
@@ -248,9 +237,8 @@ class _Checker:
                 }[rule]
                 self.faults.add(
                     rule,
-                    f"two runs of the same seed and actions differ: {name} of {self._name(faulty_index)} at "
-                    f"step {number + 1}, "
-                    f"in {location}; {fix}",
+                    f"two runs of the same seed and actions differ: {name} of {self._name(faulty_index)} at step "
+                    f"{number + 1}, in {location}; {fix}",
                 )
                 return False
         return True
@@ -279,7 +267,7 @@ class _Checker:
             self.faults.add(
                 "flags", f"{subject} was terminated and truncated in step {step}; truncated means that it could go on"
             )
-        return not self.faults.faults_by_rule.keys() & {"shape", "dtype", "device"}
+        return not self.faults.keys() & {"shape", "dtype", "device"}
 
     def observation(self, subject: str, observation: Any, step: int) -> None:
         if isinstance(observation, Observation):  # of a market
@@ -338,9 +326,8 @@ class _Finals:
             index = int(wrong.flatten().nonzero()[0])
             self.faults.add(
                 "final observation",
-                f"final_observation of environment {index % episode_ends.shape[1]} differs from its observation "
-                "in step "
-                f"{step}, in which no episode ended; both are the same except at a reset",
+                f"final_observation of environment {index % episode_ends.shape[1]} differs from its observation in "
+                f"step {step}, in which no episode ended; both are the same except at a reset",
             )
         change = (final - last).abs().amax(-1) > EQUAL
         self.moving_steps += int((change & ~episode_ends).sum())
@@ -355,15 +342,13 @@ class _Finals:
             self.faults.add(
                 "final observation",
                 f"the final observation is lost at a reset: in all {self.episode_count} episodes that ended "
-                "final_observation "
-                "was the first one of the next episode; keep the one before the reset",
+                "final_observation was the first one of the next episode; keep the one before the reset",
             )
         elif self.last_matches == self.episode_count:
             self.faults.add(
                 "final observation",
-                f"in all {self.episode_count} episodes that ended final_observation was the one before the last "
-                "step; return "
-                "the one after it, before the reset",
+                f"in all {self.episode_count} episodes that ended final_observation was the one before the last step; "
+                "return the one after it, before the reset",
             )
 
 
@@ -373,13 +358,7 @@ def _rows(observation: Any) -> Tensor:
 
 
 def _copy(observation: Any) -> Any:
-    return (
-        Observation(*(x.clone() for x in observation)) if isinstance(observation, Observation) else observation.clone()
-    )
-
-
-def _is_equal(first: Any, second: Any) -> bool:
-    return torch.equal(_rows(first).nan_to_num(), _rows(second).nan_to_num())
+    return Observation(*map(torch.clone, observation)) if isinstance(observation, Observation) else observation.clone()
 
 
 def _outcome_copy(out: EnvStep) -> dict[str, Tensor]:
