@@ -61,7 +61,11 @@ def make_panel(
         raise DataError("column 'close' is missing: every panel needs closing prices")
     moments = np.asarray(times, dtype="datetime64[ns]").copy()
     values = {c: np.array(columns[c], dtype=np.float64, order="C") for c in PANEL_COLUMNS if c in columns}
-    _check_shapes(moments.shape, tuple(symbols), values)
+    if moments.ndim != 1 or not moments.size or not symbols:
+        raise DataError("there are no prices: a panel needs at least one bar of one ticker")
+    for column, value in values.items():
+        if value.shape != (len(moments), len(symbols)):
+            raise DataError(f"column {column!r} must have shape {(len(moments), len(symbols))}, has {value.shape}")
     if "dividend" in values:
         if adjusted:
             raise DataError(
@@ -70,10 +74,12 @@ def make_panel(
             )
         values["dividend"] = np.nan_to_num(values["dividend"])
     quotes = {c: value for c, value in values.items() if c not in ("spread", "dividend")}  # without them it can trade
-    tradable = _whole_bars(quotes)
-    _check_gaps(moments, tuple(symbols), quotes, tradable, bar, allow_gaps, locate)
-    for column in values.values():
-        column[~tradable] = np.nan
+    # Infinite values count: the checks report them by name.
+    tradable: Bools = ~np.logical_or.reduce([np.isnan(value) for value in quotes.values()])
+    if not allow_gaps:
+        _check_gaps(moments, tuple(symbols), quotes, tradable, bar, locate)
+    for value in values.values():
+        value[~tradable] = np.nan
     panel = Panel(
         times=moments,
         symbols=tuple(symbols),
@@ -101,9 +107,7 @@ def select(panel: Panel, symbols: Sequence[str]) -> Panel:
     unknown = [s for s in symbols if s not in panel.symbols]
     if unknown:
         close_matches = difflib.get_close_matches(unknown[0], panel.symbols, n=3)
-        hint = (
-            f"did you mean {' or '.join(close_matches)}?" if close_matches else f"it has {_symbol_list(panel.symbols)}"
-        )
+        hint = f"did you mean {' or '.join(close_matches)}?" if close_matches else f"it has {listed(panel.symbols)}"
         raise DataError(f"panel {panel.name!r} has no ticker {', '.join(unknown)}: {hint}")
     columns = [panel.symbols.index(s) for s in symbols]
     return _derive(panel, slice(None), columns, tuple(symbols))
@@ -133,11 +137,8 @@ def without_repeats(panel: Panel) -> Panel:
     if not count:
         return panel
     panel_without = _derive(panel, ~is_repeat, list(range(len(panel.symbols))), panel.symbols)
-    subject = (
-        "1 bar that repeated every price of the bar before was"
-        if count == 1
-        else (f"{count} bars that repeated every price of the bar before were")
-    )
+    bars, verb = ("1 bar", "was") if count == 1 else (f"{count} bars", "were")
+    subject = f"{bars} that repeated every price of the bar before {verb}"
     return dataclasses.replace(panel_without, flaws=(f"{subject} left out.", *panel_without.flaws))
 
 
@@ -177,31 +178,15 @@ def check_bar(bar: str) -> None:
         raise DataError(f"bar must be one of {', '.join(BARS)}, got {bar!r}")
 
 
-def _check_shapes(times: tuple[int, ...], symbols: tuple[str, ...], values: Mapping[str, Floats]) -> None:
-    if len(times) != 1 or times[0] == 0 or not symbols:
-        raise DataError("there are no prices: a panel needs at least one bar of one ticker")
-    for column, value in values.items():
-        if value.shape != (times[0], len(symbols)):
-            raise DataError(f"column {column!r} must have shape {(times[0], len(symbols))}, has {value.shape}")
-
-
-def _whole_bars(values: Mapping[str, Floats]) -> Bools:
-    """[T, N] bool: every column has a value. Infinite ones count: the checks report them by name."""
-    return np.asarray(~np.logical_or.reduce([np.isnan(value) for value in values.values()]))
-
-
 def _check_gaps(
     times: np.ndarray[tuple[int, ...], np.dtype[np.datetime64]],
     symbols: tuple[str, ...],
     values: Mapping[str, Floats],
     tradable: Bools,
     bar: str,
-    allow: bool,
     locate: Locate | None,
 ) -> None:
     """A bar that lacks a value is a gap if it has some other price, or lies between bars with prices."""
-    if allow:
-        return
     # Files often have volume 0 where there is no price: volume alone does not make a bar.
     has_price = np.logical_or.reduce([~np.isnan(value) for column, value in values.items() if column != "volume"])
     priced_before = np.logical_or.accumulate(has_price, 0)
@@ -233,7 +218,3 @@ def _check_gaps(
         f"{prefix}{fact}, a gap{further_gaps}: "
         "fill it in, or pass --allow-gaps (allow_gaps=True in Python) to make such bars untradable"
     )
-
-
-def _symbol_list(symbols: tuple[str, ...]) -> str:
-    return ", ".join(symbols[:8]) + (f" and {len(symbols) - 8} more" if len(symbols) > 8 else "")

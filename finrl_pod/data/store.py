@@ -151,7 +151,9 @@ class Store:
             file_sha256=digest,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        old_file = _old_file(folder)
+        old_file: Path | None = None
+        with contextlib.suppress(DataError):  # a manifest that cannot be read
+            old_file = folder / Path(read_manifest(folder / _MANIFEST).file).name
         try:
             folder.mkdir(parents=True, exist_ok=True)
             replace_file(folder / manifest.file, prices)
@@ -239,11 +241,11 @@ class Store:
     def _read_panel(self, name: str, manifest: Manifest) -> Panel:
         # The manifest may have been edited: never read outside the folder of the panel.
         path = self._folder(name) / Path(manifest.file).name
+        fix = f"fetch or import {name!r} again"
         try:
             prices = path.read_bytes()
         except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}; fetch or import {name!r} again") from None
-        fix = f"fetch or import {name!r} again"
+            raise DataError(f"cannot read {path}: {error.strerror}; {fix}") from None
         if hashlib.sha256(prices).hexdigest() != manifest.file_sha256:
             raise DataError(f"{path} was truncated or altered (its sha256 is not the manifest's): {fix}")
         panel = _decode(prices, manifest, path)
@@ -277,13 +279,13 @@ class Store:
         """Manifests of all panels, the built-in ones first, then by name; unusable ones have `fault` set."""
         folders = sorted(self.root.iterdir()) if self.root.is_dir() else []
         names = [f.name for f in folders if f.is_dir() and _NAME.fullmatch(f.name) and f.name not in BUILT_IN]
-        return tuple(self._manifest_or_fault(name) for name in (*BUILT_IN, *names))
-
-    def _manifest_or_fault(self, name: str) -> Manifest:
-        try:
-            return self.show(name)
-        except FinrlPodError as error:
-            return Manifest(name=name, builtin=name in BUILT_IN, fault=str(error))
+        manifests: list[Manifest] = []
+        for name in (*BUILT_IN, *names):
+            try:
+                manifests.append(self.show(name))
+            except FinrlPodError as error:
+                manifests.append(Manifest(name=name, builtin=name in BUILT_IN, fault=str(error)))
+        return tuple(manifests)
 
     def _manifest(self, name: str) -> Manifest:
         path = self._folder(name) / _MANIFEST
@@ -374,11 +376,3 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
         raise DataError(f"{path} does not match its manifest ({error}): fetch or import it again") from None
     finally:
         pa.default_memory_pool().release_unused()  # it would keep as much as it ever held
-
-
-def _old_file(folder: Path) -> Path | None:
-    """The Parquet file of the current panel, if its manifest can be read."""
-    try:
-        return folder / Path(read_manifest(folder / _MANIFEST).file).name
-    except DataError:
-        return None

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
+from finrl_pod.data.tensor import trailing_volatility
 from finrl_pod.errors import DataError, InputError
 from finrl_pod.evaluate.intervals import DRAWS, Interval, block_length, resample_bars
 from finrl_pod.evaluate.metrics import bars_per_year
@@ -159,20 +161,11 @@ def _with_average_volume(market: MarketTensor, adv: float | None) -> MarketTenso
         )
     else:
         known_volumes = torch.where(fillable, market.fill_volume, torch.nan).cpu().numpy()
-        import pandas as pd
-
         mean = pd.DataFrame(known_volumes).shift(1).rolling(VOLUME_BARS, min_periods=1).mean().bfill()  # as known at t
         volume = torch.from_numpy(mean.fillna(0.0).to_numpy(copy=True)).to(market.close)
     volume = torch.where(fillable, volume, torch.zeros_like(volume))
     volatility = market.volatility
     if volatility is None:
-        volatility = _volatility(market)
+        estimate = trailing_volatility(market.close.cpu().numpy(), market.tradable.cpu().numpy())
+        volatility = torch.from_numpy(estimate).to(market.close)
     return replace(market, fill_volume=torch.where(paid_out, torch.inf, volume), volatility=volatility)
-
-
-def _volatility(market: MarketTensor) -> torch.Tensor:
-    """Trailing volatility [T, N] from closes of the market."""
-    from finrl_pod.data.tensor import trailing_volatility
-
-    estimate = trailing_volatility(market.close.cpu().numpy(), market.tradable.cpu().numpy())
-    return torch.from_numpy(estimate).to(market.close)

@@ -65,16 +65,13 @@ class ActivePeriod:
 
 
 @dataclass(frozen=True)
-class SelectedPeriod:
+class SelectedPeriod(ActivePeriod):
     """The period on which a champion was selected.
 
-    active, base: fields of `ActivePeriod`. trials: active returns [T, N] of the trials. members: number of members of
-    the ensemble. selections: number of independent selections of which this champion may be the best, 1 for a single
-    run.
+    trials: active returns [T, N] of the trials. members: number of members of the ensemble. selections: number of
+    independent selections of which this champion may be the best, 1 for a single run.
     """
 
-    active: Floats
-    base: Floats
     trials: Floats
     members: int = 1
     selection: Selection = "best"

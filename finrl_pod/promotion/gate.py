@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -246,42 +247,34 @@ def audit_rule(evidence: PromotionEvidence) -> Rule:
 
 def diagnostics(evidence: PromotionEvidence, draws: int) -> Statistics:
     """Statistics of a champion for readers of the verdict; those that cannot be computed are left out."""
-    statistics = Statistics(audit_warnings=evidence.warnings, test_intervals=_test_intervals(evidence))
+    values: dict[str, Any] = {"audit_warnings": evidence.warnings, "test_intervals": _test_intervals(evidence)}
     selection = evidence.test if evidence.validation is None else evidence.validation
+    counts = evidence.counts
     with contextlib.suppress(InputError):
         selection_moments = moments(active_returns(selection, evidence.reference))
         variance = null_sharpe_variance(evidence.trials)
-        deflated = [
-            deflated_sharpe(selection_moments, variance, max(count, 1))
-            for count in (evidence.counts.raw, evidence.counts.clustered)
-        ]
-        statistics = statistics.model_copy(
-            update={
-                "active_sharpe": selection_moments.sharpe,
-                "deflated_sharpe": deflated[0],
-                "deflated_sharpe_clustered": deflated[1],
-            }
-        )
+        values |= {
+            "active_sharpe": selection_moments.sharpe,
+            "deflated_sharpe": deflated_sharpe(selection_moments, variance, max(evidence.counts.raw, 1)),
+            "deflated_sharpe_clustered": deflated_sharpe(
+                selection_moments, variance, max(evidence.counts.clustered, 1)
+            ),
+        }
     with contextlib.suppress(InputError):
         overfitting = backtest_overfitting(varying_trials(evidence.trials), PBO_BLOCKS)
-        statistics = statistics.model_copy(update={"overfitting": _overfitting_statistics(overfitting)})
+        values["overfitting"] = _overfitting_statistics(overfitting)
     with contextlib.suppress(InputError):
         test_moments = moments(active_returns(evidence.test, evidence.reference))
-        track_record = minimum_track_record(test_moments)
-        statistics = statistics.model_copy(
-            update={
-                "probabilistic_sharpe": probabilistic_sharpe(test_moments),
-                "minimum_track_record": track_record if math.isfinite(track_record) else None,
-            }
-        )
+        values |= {
+            "probabilistic_sharpe": probabilistic_sharpe(test_moments),
+            "minimum_track_record": minimum_track_record(test_moments),
+        }
     with contextlib.suppress(InputError):
-        statistics = statistics.model_copy(
-            update={
-                "superior_ability": _superior_ability(evidence, draws),
-                "reality_check": _reality_check(evidence, draws),
-            }
-        )
-    return statistics
+        values |= {
+            "superior_ability": _superior_ability(evidence, draws),
+            "reality_check": _reality_check(evidence, draws),
+        }
+    return Statistics(**values)
 
 
 def null_sharpe_variance(trials: Floats) -> float:

@@ -13,10 +13,9 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,31 +35,6 @@ _log = logging.getLogger(__name__)
 Actions = Sequence[NDArray[np.float32]]
 
 
-class Driver(Protocol):
-    """Steps all lanes of a block.
-
-    worker_restarts: workers replaced so far. pids: process ids of the workers, none without workers.
-    """
-
-    block: Block
-    worker_restarts: int
-
-    @property
-    def pids(self) -> list[int]: ...
-
-    def begin(self, episodes: Mapping[int, tuple[int, Actions]]) -> None:
-        """Start episodes by lane: its number and the actions already taken in it."""
-        ...
-
-    def step(self) -> list[int]:
-        """Step every lane once; returns the lanes whose step was lost; they need `begin`."""
-        ...
-
-    def close(self) -> None:
-        """Release everything; no process is left running."""
-        ...
-
-
 class LocalDriver:
     """Steps the lanes in this process, one after the other: fastest for cheap environments.
 
@@ -68,39 +42,38 @@ class LocalDriver:
     """
 
     worker_restarts = 0
+    pids: Sequence[int] = ()
 
     def __init__(self, plan: LanePlan) -> None:
         self.block = Block(len(plan.streams), plan.shapes.row, plan.shapes.columns)
         self._name = plan.name
         self._lanes = [Lane(plan.name, plan.shapes, stream, self.block, i) for i, stream in enumerate(plan.streams)]
 
-    @property
-    def pids(self) -> list[int]:
-        return []
-
     def begin(self, episodes: Mapping[int, tuple[int, Actions]]) -> None:
-        try:
+        """Start episodes by lane: its number and the actions already taken in it."""
+        with self._named_errors():
             for lane, (episode, actions) in episodes.items():
                 self._lanes[lane].repeat(episode, actions)
-        except Exception as error:
-            raise self._run_error(error) from error
 
     def step(self) -> list[int]:
-        try:
+        """Step every lane once; returns the lanes whose step was lost: none."""
+        with self._named_errors():
             for lane in self._lanes:
                 lane.step()
-        except Exception as error:
-            raise self._run_error(error) from error
         return []
 
     def close(self) -> None:
         for lane in self._lanes:
             lane.close()
 
-    def _run_error(self, error: Exception) -> Exception:
-        if isinstance(error, FinrlPodError):
-            return error
-        return RunError(f"{self._name} failed: {describe_failure(error)}")
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except FinrlPodError:
+            raise
+        except Exception as error:
+            raise RunError(f"{self._name} failed: {describe_failure(error)}") from error
 
 
 def check_pool(lanes: int, workers: int, seconds: float) -> None:
@@ -124,7 +97,8 @@ class _Worker:
 class PoolDriver:
     """Steps L lanes in W worker processes, L / W each.
 
-    A worker that fails or hangs is replaced with a warning, and its lanes start new episodes.
+    A worker that fails or hangs is replaced with a warning, and its lanes start new episodes. worker_restarts: workers
+    replaced so far.
     """
 
     def __init__(self, plan: LanePlan, workers: int, seconds: float) -> None:
@@ -148,10 +122,12 @@ class PoolDriver:
             raise
 
     @property
-    def pids(self) -> list[int]:
+    def pids(self) -> Sequence[int]:
+        """Process ids of the workers."""
         return [worker.process.pid for worker in self._workers]
 
     def begin(self, episodes: Mapping[int, tuple[int, Actions]]) -> None:
+        """Start episodes by lane: its number and the actions already taken in it."""
         workers = [worker for worker in self._workers if any(lane in episodes for lane in worker.lanes)]
         for worker in workers:
             lane_episodes = [
@@ -167,6 +143,7 @@ class PoolDriver:
             self.begin({lane: (episodes[lane][0] + 1, []) for lane in lost_lanes if lane in episodes})
 
     def step(self) -> list[int]:
+        """Step every lane once; returns the lanes whose step was lost; they need `begin`."""
         for worker in self._workers:
             self._send(worker, STEP)
         lost_lanes = self._wait_for(list(self._workers), self._seconds)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.random import key
 from finrl_pod.types import EnvStep, Tensor
-from finrl_pod_envs.gymnasium_pool.drivers import Driver, LocalDriver, PoolDriver, check_pool
+from finrl_pod_envs.gymnasium_pool.drivers import LocalDriver, PoolDriver, check_pool
 from finrl_pod_envs.gymnasium_pool.lanes import LanePlan
 from finrl_pod_envs.gymnasium_pool.spaces import make_gymnasium, shapes_of
 
@@ -76,10 +76,8 @@ class GymnasiumVecEnv:
         self.groups = envs
         self.accounts = 1
         lanes = self.members * envs
-        self._driver: Driver | None = None
-        self._lane_actions: list[list[NDArray[np.float32]]] = [
-            [] for _ in range(lanes)
-        ]  # actions of the current episodes
+        self._driver: LocalDriver | PoolDriver | None = None
+        self._lane_actions: list[list[NDArray[np.float32]]] = [[] for _ in range(lanes)]  # of the current episodes
         self._total = np.zeros(lanes)
         self._episodes: list[Episode] = []
 
@@ -91,7 +89,7 @@ class GymnasiumVecEnv:
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers; empty without workers."""
-        return [] if self._driver is None else self._driver.pids
+        return [] if self._driver is None else list(self._driver.pids)
 
     def reset(self, seed: int) -> Tensor:
         """Start the first episode of every lane. Equal seeds give equal episodes."""
@@ -220,7 +218,7 @@ class GymnasiumVecEnv:
     def _to_device(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(values).to(self.device)
 
-    def _running_driver(self) -> Driver:
+    def _running_driver(self) -> LocalDriver | PoolDriver:
         if self._driver is None:
             raise InputError("call reset() before step()")
         return self._driver

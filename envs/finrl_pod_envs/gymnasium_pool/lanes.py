@@ -5,7 +5,6 @@ Needs numpy and Gymnasium, not torch: worker processes import it.
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,36 +36,31 @@ class Block:
 
     def __init__(self, lanes: int, row: int, columns: int, memory: Any = None) -> None:
         """memory: a writable shared buffer of `block_size` bytes; None allocates a private one."""
-        buffer = bytearray(block_size(lanes, row, columns)) if memory is None else memory
-        start = 0
-        for name, shape, dtype in _fields(lanes, row, columns):
-            count = math.prod(shape)
-            values = np.frombuffer(buffer, dtype, count, start).reshape(shape)
-            setattr(self, name, values)
-            start += _padded_size(count * np.dtype(dtype).itemsize)
+        dtype = _block_dtype(lanes, row, columns)
+        block = np.frombuffer(bytearray(dtype.itemsize) if memory is None else memory, dtype, 1)
+        for name in dtype.names or ():
+            setattr(self, name, block[name][0])
 
 
 def block_size(lanes: int, row: int, columns: int) -> int:
     """Bytes of a block."""
-    return sum(
-        _padded_size(math.prod(shape) * np.dtype(dtype).itemsize) for _, shape, dtype in _fields(lanes, row, columns)
-    )
+    return _block_dtype(lanes, row, columns).itemsize
 
 
-def _fields(lanes: int, row: int, columns: int) -> list[tuple[str, tuple[int, ...], Any]]:
-    return [
-        ("row", (lanes, row), np.float32),
-        ("final", (lanes, row), np.float32),
-        ("action", (lanes, columns), np.float32),
-        ("reward", (lanes,), np.float64),
-        ("terminated", (lanes,), np.bool_),
-        ("truncated", (lanes,), np.bool_),
-        ("episode", (lanes,), np.int64),
+def _block_dtype(lanes: int, row: int, columns: int) -> np.dtype[np.void]:
+    arrays = [
+        ("row", np.float32, (lanes, row)),
+        ("final", np.float32, (lanes, row)),
+        ("action", np.float32, (lanes, columns)),
+        ("reward", np.float64, (lanes,)),
+        ("terminated", np.bool_, (lanes,)),
+        ("truncated", np.bool_, (lanes,)),
+        ("episode", np.int64, (lanes,)),
     ]
-
-
-def _padded_size(size: int) -> int:
-    return -(-size // CACHE_LINE) * CACHE_LINE
+    ends = np.cumsum([-(-np.dtype(array[1:]).itemsize // CACHE_LINE) * CACHE_LINE for array in arrays]).tolist()
+    names, formats, shapes = zip(*arrays, strict=True)
+    fields = {"names": names, "formats": list(zip(formats, shapes, strict=True)), "offsets": [0, *ends[:-1]]}
+    return np.dtype({**fields, "itemsize": ends[-1]})
 
 
 @dataclass(frozen=True)

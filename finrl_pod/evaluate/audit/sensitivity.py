@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from finrl_pod.data.tensor import cut_market
-from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline
+from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, Status
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, bars_per_year
 from finrl_pod.evaluate.variations import Job, RecordingStrategy, simulate_recorded
 from finrl_pod.market.execution import MarketPeriod
@@ -60,17 +60,10 @@ def sensitivity(
     jobs += [Job(2 + i, 0, end, period.rules) for i in range(len(delays))]
     periods = bars_per_year(period.market.times)
     growth = [log_growth(equity, periods) for equity in simulate_recorded(cut, tables, jobs, period.cash).equity]
-    strategy_growth = growth[: len(costs)]
-    base = growth[len(costs) : 2 * len(costs)]
-    delayed_growth = growth[2 * len(costs) :]
-    return Sensitivity(
-        tuple(costs),
-        tuple(strategy_growth),
-        tuple(base),
-        tuple(delays),
-        tuple(delayed_growth),
-        interpolate_break_even(costs, strategy_growth, base),
-    )
+    strategy_growth = tuple(growth[: len(costs)])
+    base = tuple(growth[len(costs) : 2 * len(costs)])
+    break_even = interpolate_break_even(costs, strategy_growth, base)
+    return Sensitivity(tuple(costs), strategy_growth, base, tuple(delays), tuple(growth[2 * len(costs) :]), break_even)
 
 
 def break_even_cost(
@@ -119,25 +112,25 @@ def sensitivity_findings(
         period = f"on validation, where it was selected ({period.removeprefix('validation ')})"
     is_reference = name == reference
     reference = reference.replace("_", " ")
+    value = result.break_even
+    status: Status = "pass"
     if is_reference:
-        loss = float(np.interp(cost, result.costs, result.growth) - np.interp(2 * cost, result.costs, result.growth))
+        value = float(np.interp(cost, result.costs, result.growth) - np.interp(2 * cost, result.costs, result.growth))
         growth_loss = _annual(result.growth, result.costs, cost) - _annual(result.growth, result.costs, 2 * cost)
         message = f"Doubling the costs reduces the CAGR of {name}, the reference, by {growth_loss:.2%}, {period}."
-        return [Finding(CHECK, "pass", "costs", message, value=loss), _delay_finding(result, period)]
-    excess = float(np.interp(cost, result.costs, np.asarray(result.growth) - np.asarray(result.reference)))
-    if excess <= 0:
+    elif np.interp(cost, result.costs, np.asarray(result.growth) - np.asarray(result.reference)) <= 0:
+        status = "warn"
         message = f"{name} does not grow faster than {reference} at {cost:g} basis points, {period}."
-        return [Finding(CHECK, "warn", "costs", message, value=result.break_even), _delay_finding(result, period)]
-    added_growth = _annual(result.growth, result.costs, cost) - _annual(result.reference, result.costs, cost)
-    finite = bool(np.isfinite(result.break_even))
-    even = f"{result.break_even:.1f}" if finite else f"more than {result.costs[-1]:g}"
-    message = (
-        f"The CAGR of {name} is {added_growth:.2%} above the CAGR of {reference}, {period}; it breaks even at {even} "
-        "basis points."
-    )
-    value = result.break_even if finite else result.costs[-1]
-    status = "pass" if result.break_even >= 2 * cost else "warn"
-    return [Finding(CHECK, status, "costs", message, value=value), _delay_finding(result, period)]  # type: ignore[arg-type]
+    else:
+        added_growth = _annual(result.growth, result.costs, cost) - _annual(result.reference, result.costs, cost)
+        status = "pass" if value >= 2 * cost else "warn"
+        even = f"{value:.1f}" if math.isfinite(value) else f"more than {result.costs[-1]:g}"
+        value = min(value, result.costs[-1])
+        message = (
+            f"The CAGR of {name} is {added_growth:.2%} above the CAGR of {reference}, {period}; it breaks even at "
+            f"{even} basis points."
+        )
+    return [Finding(CHECK, status, "costs", message, value=value), _delay_finding(result, period)]
 
 
 def _annual(growth: Sequence[float], costs: Sequence[float], cost: float) -> float:
@@ -151,9 +144,8 @@ def _delay_finding(result: Sensitivity, period: str) -> Finding:
     undelayed_growth, delayed_growth = (math.expm1(growth) for growth in result.delayed[:2])
     size = abs(undelayed_growth - delayed_growth)
     message = f"One bar of delay {change} the CAGR of {undelayed_growth:.2%} by {size:.2%}, {period}."
-    return Finding(
-        CHECK, "warn" if result.delayed[0] > 0 >= result.delayed[1] else "pass", "delay", message, value=loss
-    )
+    status: Status = "warn" if result.delayed[0] > 0 >= result.delayed[1] else "pass"
+    return Finding(CHECK, status, "delay", message, value=loss)
 
 
 def _target_table(decisions: Decisions, market: MarketTensor) -> Floats:
