@@ -110,9 +110,7 @@ def pin(reference: str) -> str:
         _KEPT.setdefault(path.name, source_text(path, reference))
         return f"{path.name}:{name}"
     if not path.is_file():
-        candidates = [
-            pinned_name for pinned_name in _KEPT if unpinned(f"{pinned_name}:{name}") == f"{path.name}:{name}"
-        ]
+        candidates = [pinned_name for pinned_name in _KEPT if str(written_path(Path(pinned_name))) == path.name]
         if len(candidates) == 1:
             return f"{candidates[0]}:{name}"
     text = source_text(path, reference)
@@ -133,16 +131,10 @@ def pinned(record: T) -> T:
     return dataclasses.replace(record, **changes) if changes else record  # type: ignore[type-var]
 
 
-def _pinned_if_readable(reference: str) -> str:
-    try:
-        return pin(reference)
-    except InputError:
-        return reference  # refused where it is used, by an error that says what for
-
-
 def _pinned_value(value: Any) -> Any:
-    if isinstance(value, str):
-        return _pinned_if_readable(value) if is_file_reference(value) else value
+    if isinstance(value, str) and is_file_reference(value):
+        with contextlib.suppress(InputError):  # refused where it is used, by an error that says what for
+            return pin(value)
     if isinstance(value, tuple):
         return tuple(_pinned_value(item) for item in value)
     return pinned(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
@@ -308,8 +300,8 @@ def user_object(reference: str, purpose: str, *, again: bool = False) -> Any:
         defined_names = [
             key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
         ]
-        hint = f"it defines {', '.join(sorted(defined_names))}" if defined_names else "it defines nothing"
-        raise InputError(f"{written_path(path)} has no {name}; {hint}")
+        definitions = ", ".join(sorted(defined_names)) or "nothing"
+        raise InputError(f"{written_path(path)} has no {name}; it defines {definitions}")
     return getattr(module, name)
 
 

@@ -599,7 +599,9 @@ class MarketEnv(ABC):
 
 def _detached(record: Record | None) -> Record | None:
     """A record of tensors without their gradient graph."""
-    return None if record is None else type(record)(*(None if x is None else x.detach() for x in record))
+    if record is None:
+        return None
+    return type(record)(*(None if x is None else x.detach() for x in record))  # type: ignore[arg-type]
 
 
 def _check_config(config: EnvironmentConfig, market: MarketTensor) -> None:

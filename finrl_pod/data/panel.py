@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from finrl_pod.data.dates import first_moment, last_moment, stamp, weekend_days
 from finrl_pod.data.flaws import WEEKEND_SHARE, Flaw, check, repeated_bars, repeated_cells, sentences
-from finrl_pod.errors import DataError
+from finrl_pod.errors import DataError, listed
 from finrl_pod.prices import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
 
 __all__ = ["BARS", "Flaw", "between", "check", "check_bar", "make_panel", "select", "sentences", "without_repeats"]

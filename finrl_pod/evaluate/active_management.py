@@ -25,7 +25,7 @@ from finrl_pod.evaluate.intervals import (
 )
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON, is_constant
 from finrl_pod.evaluate.significance import REGRESSION, alpha_series, mean_interval
-from finrl_pod.prices import Bools, Floats
+from finrl_pod.prices import Floats
 
 LEVEL = 0.90  # coverage of the intervals
 SIGNIFICANCE = 1.645  # standard errors of a one-sided test at 5%
@@ -128,7 +128,8 @@ def active_share(weights: ArrayLike, base: ArrayLike) -> Floats:
     NaN at bars where either holds nothing.
     """
     account, reference = _weight_pair(weights, base)
-    share: Floats = np.where(_both_invested(account, reference), np.abs(account - reference).sum(-1) / 2, np.nan)
+    are_invested = (account != 0).any(-1) & (reference != 0).any(-1)
+    share: Floats = np.where(are_invested, np.abs(account - reference).sum(-1) / 2, np.nan)
     return share
 
 
@@ -136,11 +137,8 @@ def mean_absolute_tilt(weights: ArrayLike, base: ArrayLike) -> float:
     """Mean of |log(w / b)| over the bars and assets where both weights [T, N] are positive; NaN if there are none."""
     account, reference = _weight_pair(weights, base)
     are_positive = (account > 0) & (reference > 0)
-    return (
-        float(np.abs(np.log(account[are_positive] / reference[are_positive])).mean())
-        if are_positive.any()
-        else float("nan")
-    )
+    ratios = account[are_positive] / reference[are_positive]
+    return float(np.abs(np.log(ratios)).mean()) if len(ratios) else float("nan")
 
 
 def transfer_coefficient(desired_weights: ArrayLike, held_weights: ArrayLike) -> float:
@@ -206,8 +204,3 @@ def _weight_pair(weights: ArrayLike, base: ArrayLike) -> tuple[Floats, Floats]:
     if first.ndim != 2 or first.shape != second.shape:
         raise InputError(f"weights must be [T, N] over the same bars and assets, got {first.shape} and {second.shape}")
     return first, second
-
-
-def _both_invested(weights: Floats, base: Floats) -> Bools:
-    are_invested: Bools = (weights != 0).any(-1) & (base != 0).any(-1)
-    return are_invested

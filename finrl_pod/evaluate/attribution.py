@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 
 from finrl_pod.errors import InputError
 from finrl_pod.market.costs import HalfSpread
@@ -42,41 +43,33 @@ class Attribution:
 
     def by_year(self) -> list[dict[str, float]]:
         """For each calendar year: year, profit before costs, costs, carry, and return on the equity it began with."""
-        years = self.result.times.astype("datetime64[Y]").astype(int) + 1970
         equity = self.result.equity
-        rows = []
-        for year in np.unique(years[1:]):
-            bars = np.flatnonzero(years == year)
-            begin = max(bars[0] - 1, 0)
-            rows_of_year = bars[bars > 0]
-            rows.append(
-                {
-                    "year": int(year),
-                    "profit": float(self.profits[rows_of_year].sum()),
-                    "costs": float(self.costs[rows_of_year].sum()),
-                    "carry": float(self.carry[rows_of_year].sum()),
-                    "return": float(equity[bars[-1]] / equity[begin] - 1),
-                }
-            )
-        return rows
+        return [
+            {
+                "year": year,
+                "profit": float(self.profits[bars].sum()),
+                "costs": float(self.costs[bars].sum()),
+                "carry": float(self.carry[bars].sum()),
+                "return": float(equity[bars[-1]] / equity[bars[0] - 1] - 1),
+            }
+            for year, bars in self._bars_by_year()
+        ]
 
     def table(self) -> dict[str, list[object]]:
         """Columns year, symbol, profit: one row per symbol held in a year, and rows "costs" and "carry"."""
-        years = self.result.times.astype("datetime64[Y]").astype(int) + 1970
-        columns: dict[str, list[object]] = {"year": [], "symbol": [], "profit": []}
+        rows: list[tuple[int, str, float]] = []
+        for year, bars in self._bars_by_year():
+            for i in np.flatnonzero((self.profits[bars] != 0).any(0)):
+                rows.append((year, self.result.symbols[i], float(self.profits[bars, i].sum())))
+            rows.append((year, "costs", -float(self.costs[bars].sum())))
+            if self.carry[bars].any():
+                rows.append((year, "carry", float(self.carry[bars].sum())))
+        return {name: [row[i] for row in rows] for i, name in enumerate(("year", "symbol", "profit"))}
 
-        def add(year: int, symbol: str, profit: float) -> None:
-            for name, value in zip(columns, (year, symbol, profit), strict=True):
-                columns[name].append(value)
-
-        for year in np.unique(years[1:]):
-            rows_of_year = np.flatnonzero((years == year) & (np.arange(len(years)) > 0))
-            for i in np.flatnonzero((self.profits[rows_of_year] != 0).any(0)):
-                add(int(year), self.result.symbols[i], float(self.profits[rows_of_year, i].sum()))
-            add(int(year), "costs", -float(self.costs[rows_of_year].sum()))
-            if self.carry[rows_of_year].any():
-                add(int(year), "carry", float(self.carry[rows_of_year].sum()))
-        return columns
+    def _bars_by_year(self) -> list[tuple[int, NDArray[np.intp]]]:
+        """The bars after the first by calendar year."""
+        years = self.result.times[1:].astype("datetime64[Y]").astype(int) + 1970
+        return [(int(year), 1 + np.flatnonzero(years == year)) for year in np.unique(years)]
 
 
 def bars_of(result: BacktestResult, market: MarketTensor) -> slice:
@@ -133,10 +126,8 @@ def trades_table(result: BacktestResult, market: MarketTensor, rules: ExecutionR
     close, fill = (x[bars].double().cpu().numpy() for x in (market.close, venue.fill))
     shares_held = result.weights * result.equity[:, None] / close
     change = np.diff(shares_held, axis=0, prepend=0.0)
-    is_same_close = venue.same_close
-    price = (
-        fill if is_same_close else np.concatenate([close[:1], fill[:-1]])
-    )  # else orders fill in the bar after the decision
+    # Orders fill at the same close, or in the bar after the decision.
+    price = fill if venue.same_close else np.concatenate([close[:1], fill[:-1]])
     noise = MIN_TRADE * np.abs(result.equity[:, None])
     has_traded = np.abs(change * price) > noise
     amounts = np.where(has_traded, change * price, 0.0) if result.paid is None else result.paid
@@ -148,28 +139,16 @@ def trades_table(result: BacktestResult, market: MarketTensor, rules: ExecutionR
     entry = np.zeros(len(result.symbols))
     position = np.zeros(len(result.symbols))
     for t, n in np.argwhere(has_traded):
-        amount = float(change[t, n])
+        change_of_shares = float(change[t, n])
+        amount = float(amounts[t, n])
         fill_price = float(price[t, n])
         cost = float(costs[t, n])
-        profit = (
-            _profit(entry, position, n, amount, fill_price, cost)
-            if math.isfinite(fill_price)
-            else -float(amounts[t, n]) - cost
-        )
-        side = ("buy" if amount > 0 else "sell") if math.isfinite(fill_price) else ROUND_TRIP
-        trade_shares, value = (abs(amount), abs(float(amounts[t, n]))) if math.isfinite(fill_price) else (0.0, 0.0)
-        row = (
-            result.times[t],
-            result.symbols[n],
-            side,
-            trade_shares,
-            fill_price,
-            value,
-            cost,
-            profit,
-            float(result.weights[t, n]),
-        )
-        rows.append(row)
+        trade = (ROUND_TRIP, 0.0, fill_price, 0.0, cost, -amount - cost)
+        if math.isfinite(fill_price):
+            profit = _profit(entry, position, n, change_of_shares, fill_price, cost)
+            side = "buy" if change_of_shares > 0 else "sell"
+            trade = (side, abs(change_of_shares), fill_price, abs(amount), cost, profit)
+        rows.append((result.times[t], result.symbols[n], *trade, float(result.weights[t, n])))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

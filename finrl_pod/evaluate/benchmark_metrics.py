@@ -152,7 +152,7 @@ BENCHMARK_METRICS: tuple[Metric[BenchmarkComparison], ...] = (
 )
 ACTIVE_SHARE: Metric[tuple[ArrayLike, ArrayLike]] = Metric(
     "active_share",
-    lambda weights: _known_mean(active_share(*weights)),
+    lambda weights: known_mean(active_share(*weights)),
     "active share",
     "Active share",
     PERCENT,
@@ -160,7 +160,7 @@ ACTIVE_SHARE: Metric[tuple[ArrayLike, ArrayLike]] = Metric(
 )
 EFFECTIVE_NUMBER: Metric[ArrayLike] = Metric(
     "effective_number",
-    lambda weights: _known_mean(effective_number(weights)),
+    lambda weights: known_mean(effective_number(weights)),
     "effective holdings",
     "Effective holdings",
     COUNT,
@@ -214,6 +214,6 @@ def _ratio(gain: float, risk: float, smallest: float = RISK_EPSILON) -> float:
     return float(gain / risk) if abs(risk) > smallest else float("nan")
 
 
-def _known_mean(values: Floats) -> float:
+def known_mean(values: Floats) -> float:
     known_values = values[np.isfinite(values)]
     return float(known_values.mean()) if len(known_values) else float("nan")

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.errors import DataError, InputError
+from finrl_pod.evaluate.benchmark_metrics import known_mean
 from finrl_pod.evaluate.intervals import MIN_BARS, overlapping_mean_interval
 from finrl_pod.types import Bools, Floats, MarketTensor
 
@@ -111,7 +112,7 @@ def analyse_feature(
     return FeatureAnalysis(
         feature=name,
         coverage=float(is_known.sum() / max(market.tradable[span].sum().item(), 1)),
-        rank_autocorrelation=_mean(_correlations(ranks[:-1], ranks[1:])),
+        rank_autocorrelation=known_mean(_correlations(ranks[:-1], ranks[1:])),
         top_turnover=float(np.mean(entry_shares)) if entry_shares else float("nan"),
         horizons=tuple(figures),
     )
@@ -145,16 +146,13 @@ def _at_horizon(
     low, high = overlapping_mean_interval(coefficients, horizon)
     are_known = np.isfinite(returns) & np.isfinite(quantile_numbers)
     active = returns - _row_means(returns, are_known)[:, None]
-    quantile_returns = np.stack(
-        [_row_means(active, are_known & (quantile_numbers == q)) for q in range(quantiles)], 1
-    )  # [T, Q]
-    quantile_returns = quantile_returns / horizon / BASIS_POINT
-    spread = (quantile_returns[:, -1] - quantile_returns[:, 0])[
-        np.isfinite(quantile_returns[:, -1] - quantile_returns[:, 0])
-    ]
-    spread_low, spread_high = (
-        overlapping_mean_interval(spread, horizon) if len(spread) >= MIN_BARS else (np.nan, np.nan)
-    )
+    row_means = [_row_means(active, are_known & (quantile_numbers == q)) for q in range(quantiles)]  # [Q] of [T]
+    quantile_returns = [means / horizon / BASIS_POINT for means in row_means]
+    spread = quantile_returns[-1] - quantile_returns[0]
+    spread = spread[np.isfinite(spread)]
+    spread_low, spread_high = np.nan, np.nan
+    if len(spread) >= MIN_BARS:
+        spread_low, spread_high = overlapping_mean_interval(spread, horizon)
     return HorizonFigures(
         horizon=horizon,
         bars=len(coefficients),
@@ -163,10 +161,10 @@ def _at_horizon(
         high=high,
         deviation=float(coefficients.std(ddof=1)),
         positive=float((coefficients > 0).mean()),
-        quantiles=tuple(_mean(quantile_returns[:, q]) for q in range(quantiles)),
-        spread=_mean(spread),
-        spread_low=float(spread_low),
-        spread_high=float(spread_high),
+        quantiles=tuple(map(known_mean, quantile_returns)),
+        spread=known_mean(spread),
+        spread_low=spread_low,
+        spread_high=spread_high,
     )
 
 
@@ -197,11 +195,6 @@ def _row_means(values: Floats, mask: Bools) -> Floats:
     count = mask.sum(1)
     total = np.where(mask, values, 0.0).sum(1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-def _mean(values: Floats) -> float:
-    known_values = values[np.isfinite(values)]
-    return float(known_values.mean()) if len(known_values) else float("nan")
 
 
 def _check(market: MarketTensor, first: int, last: int, horizons: Sequence[int], quantiles: int) -> None:

@@ -149,7 +149,8 @@ def backtest_paper(
             targets = None
         cost = traded_value = ZERO
         if traded_prices is not None:
-            funds += _dividend_cash(traded_prices.dividends[t + 1], shares)
+            dividends = traded_prices.dividends[t + 1].tolist()
+            funds += sum((s * Decimal(repr(d)) for s, d in zip(shares, dividends, strict=True) if d), ZERO)
         equity_before = funds + _value(shares, fills[t + 1], closes[t])
         if targets is not None:
             missing = missing_shares(targets, funds, shares, prices, rules)
@@ -171,9 +172,9 @@ def backtest_paper(
                     ]
                     size = sum((q for q, _ in fills_of_symbol), ZERO)
                     value = sum((q * p for q, p in fills_of_symbol), ZERO)
-                    price = (
-                        value / size if len(fills_of_symbol) > 1 else fills_of_symbol[0][1] if fills_of_symbol else None
-                    )
+                    price = fills_of_symbol[0][1] if fills_of_symbol else None
+                    if len(fills_of_symbol) > 1:
+                        price = value / size
                     orders.append(PaperOrder(panel.times[t], symbol, quantities[n], size, price))
                     fee = abs(value) * rules.cost_rate
                     funds -= value + fee
@@ -181,7 +182,8 @@ def backtest_paper(
                     cost = cost + fee
                     traded_value = traded_value + abs(value)
         if traded_prices is not None:
-            shares = _after_splits(traded_prices.splits[t + 1], shares)
+            pairs = zip(shares, traded_prices.splits[t + 1].tolist(), strict=True)
+            shares = [s if r == 1 else (s * Decimal(repr(r))).quantize(FRACTION, ROUND_DOWN) for s, r in pairs]
         total = funds + _value(shares, closes[t + 1], closes[t + 1])
         equity.append(total)
         values = np.array([float(s) for s in shares]) * closes[t + 1]
@@ -200,15 +202,6 @@ def backtest_paper(
         metrics=summary(marks, turnover_column, cost_column, bars_per_year(panel.times)),
     )
     return PaperBacktest(tuple(equity), tuple(orders), result)
-
-
-def _dividend_cash(dividends: Floats, shares: list[Decimal]) -> Decimal:
-    return sum((s * Decimal(repr(float(d))) for s, d in zip(shares, dividends, strict=True) if d), ZERO)
-
-
-def _after_splits(ratios: Floats, shares: list[Decimal]) -> list[Decimal]:
-    pairs = zip(shares, ratios.tolist(), strict=True)
-    return [s if r == 1 else (s * Decimal(repr(r))).quantize(FRACTION, ROUND_DOWN) for s, r in pairs]
 
 
 def _target(

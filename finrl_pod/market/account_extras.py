@@ -99,9 +99,7 @@ class AccountTracker:
         self._state: Tensor | None = None  # [B, S] as of the last fill whose trades are known
         self._weights: Tensor | None = None  # [B, N] at the last decision
         self._equity: Tensor | None = None  # [B] at the last decision
-        self._equity_at_fill: Tensor | None = (
-            None  # [B] equity at the fill of the decision before that, ahead of its trades
-        )
+        self._equity_at_fill: Tensor | None = None  # [B] at the fill of the decision before that, ahead of its trades
         self.is_empty = not any(account_extras(config, mandate))
 
     def observe(

@@ -116,11 +116,7 @@ def execute(
     sale_value = sell * prices
     remaining_shares = shares - sell
     funds = cash + _scaled_sum(sale_value, 1 - rate)
-    floor = (
-        -rules.borrow * account_equity(funds, remaining_shares, prices).clamp(min=0)
-        if rules.borrow
-        else torch.zeros_like(funds)
-    )
+    floor = cash_floor(funds, remaining_shares, prices, rules)
     cover, purchases = split_purchases(trades, remaining_shares, rules)
     cash_after_cover = funds if cover is None else funds - _scaled_sum(cover * prices, 1 + rate)
     if rules.buy_allocation == "sequential":
@@ -143,6 +139,13 @@ def execute(
 def _scaled_sum(values: Tensor, factor: float | Tensor) -> Tensor:
     """Sum over the assets of values [..., N] times a factor, one number or [..., N]."""
     return (values * factor).sum(-1) if isinstance(factor, Tensor) else values.sum(-1) * factor
+
+
+def cash_floor(funds: Tensor, shares: Tensor, prices: Tensor, rules: ExecutionRules) -> Tensor:
+    """Lowest cash [...] that purchases may leave: 0, or with leverage the largest loan as a negative number."""
+    if not rules.borrow:
+        return torch.zeros_like(funds)
+    return -rules.borrow * account_equity(funds, shares, prices).clamp(min=0)
 
 
 def split_purchases(trades: Tensor, remaining_shares: Tensor, rules: ExecutionRules) -> tuple[Tensor | None, Tensor]:

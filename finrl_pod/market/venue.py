@@ -14,7 +14,7 @@ import torch
 
 from finrl_pod.errors import InputError
 from finrl_pod.market.costs import BarLiquidity, CostModel, Frictions, HalfSpread, PerShare, QuotedHalfSpread
-from finrl_pod.market.execution import ExecutionRules, Fills, account_equity, execute, split_purchases
+from finrl_pod.market.execution import ExecutionRules, Fills, account_equity, cash_floor, execute, split_purchases
 from finrl_pod.native.device import on_device
 from finrl_pod.tables import has_nan, in_dtype, rows_table
 from finrl_pod.types import Floats, MarketTensor, Tensor, Times
@@ -248,11 +248,7 @@ def execute_with_frictions(
     sale_costs = torch.minimum(_total_cost(charge, sell, prices, liquidity), sale_value)
     remaining_shares = shares - sell
     funds = cash + (sale_value - sale_costs).sum(-1)
-    floor = (
-        -rules.borrow * account_equity(funds, remaining_shares, prices).clamp(min=0)
-        if rules.borrow
-        else torch.zeros_like(funds)
-    )
+    floor = cash_floor(funds, remaining_shares, prices, rules)
     cover, purchases = split_purchases(trades, remaining_shares, rules)
     scale = _affordable(funds - floor, cover, purchases, prices, charge, liquidity)
     buy = purchases * scale.unsqueeze(-1)
@@ -297,8 +293,7 @@ def costs_by_model(
     cut = torch.where(total > 0, charged_cost / total.clamp(min=torch.finfo(total.dtype).tiny), torch.ones_like(total))
     costs_by_name: dict[str, Tensor] = {}
     for model, model_cost in zip(models, model_costs, strict=True):
-        paid_cost = (model_cost * cut).sum(-1)
-        costs_by_name[model.name] = costs_by_name[model.name] + paid_cost if model.name in costs_by_name else paid_cost
+        costs_by_name[model.name] = costs_by_name.get(model.name, 0.0) + (model_cost * cut).sum(-1)
     return costs_by_name
 
 

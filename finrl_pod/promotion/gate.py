@@ -255,10 +255,8 @@ def diagnostics(evidence: PromotionEvidence, draws: int) -> Statistics:
         variance = null_sharpe_variance(evidence.trials)
         values |= {
             "active_sharpe": selection_moments.sharpe,
-            "deflated_sharpe": deflated_sharpe(selection_moments, variance, max(evidence.counts.raw, 1)),
-            "deflated_sharpe_clustered": deflated_sharpe(
-                selection_moments, variance, max(evidence.counts.clustered, 1)
-            ),
+            "deflated_sharpe": deflated_sharpe(selection_moments, variance, max(counts.raw, 1)),
+            "deflated_sharpe_clustered": deflated_sharpe(selection_moments, variance, max(counts.clustered, 1)),
         }
     with contextlib.suppress(InputError):
         overfitting = backtest_overfitting(varying_trials(evidence.trials), PBO_BLOCKS)
@@ -287,7 +285,7 @@ def null_sharpe_variance(trials: Floats) -> float:
     values = varying_trials(trials)
     if values.shape[1] < 2:
         return 0.0
-    error = float(np.mean([sharpe_standard_error(moments(values[:, n])) ** 2 for n in range(values.shape[1])]))
+    error = float(np.mean([sharpe_standard_error(moments(returns)) ** 2 for returns in values.T]))
     return min(float(np.var(trial_sharpes(trials), ddof=1)), error)
 
 
@@ -299,29 +297,29 @@ def trial_sharpes(trials: Floats) -> Floats:
 
 def varying_trials(trials: Floats) -> Floats:
     """The trials [T, N] whose returns are finite and not constant."""
-    varying_columns = [
-        n for n in range(trials.shape[1]) if np.isfinite(trials[:, n]).all() and not is_constant(trials[:, n])
-    ]
-    return trials[:, varying_columns]
+    return trials[:, [np.isfinite(returns).all() and not is_constant(returns) for returns in trials.T]]
 
 
 def _superior_ability(evidence: PromotionEvidence, draws: int) -> dict[str, float]:
     """p-values on test of superior predictive ability over each baseline."""
-    champion_returns = simple_returns(evidence.test[CHAMPION].equity)
-    p_values = {}
-    for name, result in evidence.test.items():
-        returns = simple_returns(result.equity)
-        if name != CHAMPION and not is_constant(champion_returns - returns):
-            p_values[name] = superior_predictive_ability(returns, champion_returns, seed=evidence.seed, draws=draws)
-    return p_values
+    champion, others = _test_returns(evidence, CHAMPION)
+    return {
+        name: superior_predictive_ability(returns, champion, seed=evidence.seed, draws=draws)
+        for name, returns in others.items()
+    }
 
 
 def _reality_check(evidence: PromotionEvidence, draws: int) -> float | None:
     """p-value on test of the Reality Check of White; None if no result differs from the reference."""
-    reference = simple_returns(evidence.test[evidence.reference].equity)
-    results = [simple_returns(result.equity) for result in evidence.test.values()]
-    models = [returns for returns in results if not is_constant(returns - reference)]
+    reference, others = _test_returns(evidence, evidence.reference)
+    models = list(others.values())
     return reality_check(reference, np.stack(models, 1), seed=evidence.seed, draws=draws) if models else None
+
+
+def _test_returns(evidence: PromotionEvidence, name: str) -> tuple[Floats, dict[str, Floats]]:
+    """Returns on test of one result, and of those that differ from it by more than a constant."""
+    returns = {key: simple_returns(result.equity) for key, result in evidence.test.items()}
+    return returns[name], {key: values for key, values in returns.items() if not is_constant(returns[name] - values)}
 
 
 def _test_intervals(evidence: PromotionEvidence) -> dict[str, PartialEstimate] | None:

@@ -47,7 +47,7 @@ def block_size(lanes: int, row: int, columns: int) -> int:
     return _block_dtype(lanes, row, columns).itemsize
 
 
-def _block_dtype(lanes: int, row: int, columns: int) -> np.dtype[np.void]:
+def _block_dtype(lanes: int, row: int, columns: int) -> np.dtype[Any]:
     arrays = [
         ("row", np.float32, (lanes, row)),
         ("final", np.float32, (lanes, row)),
@@ -58,9 +58,14 @@ def _block_dtype(lanes: int, row: int, columns: int) -> np.dtype[np.void]:
         ("episode", np.int64, (lanes,)),
     ]
     ends = np.cumsum([-(-np.dtype(array[1:]).itemsize // CACHE_LINE) * CACHE_LINE for array in arrays]).tolist()
-    names, formats, shapes = zip(*arrays, strict=True)
-    fields = {"names": names, "formats": list(zip(formats, shapes, strict=True)), "offsets": [0, *ends[:-1]]}
-    return np.dtype({**fields, "itemsize": ends[-1]})
+    layout: Any = {
+        "names": [array[0] for array in arrays],
+        "formats": [array[1:] for array in arrays],
+        "offsets": [0, *ends[:-1]],
+        "itemsize": ends[-1],
+    }
+    dtype: np.dtype[Any] = np.dtype(layout)
+    return dtype
 
 
 @dataclass(frozen=True)
