@@ -22,7 +22,6 @@ from finrl_pod.errors import InputError
 from finrl_pod.rl.networks.observation_adapter import OBSERVATION_BOUND, action_scale
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
-from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.observation import flat
 from finrl_pod_envs.trading_envs import make_env
 
@@ -44,9 +43,17 @@ def training_bars(market: MarketTensor, first: int | None, last: int | None) -> 
 
 
 class _Adapter:
-    """Shared by both adapters: spaces, checks, conversion between numpy rows and torch batches."""
+    """Shared by both adapters: the environment, spaces, checks, conversion between numpy rows and torch batches."""
 
-    def __init__(self, env: MarketEnv) -> None:
+    def __init__(
+        self,
+        market: MarketTensor,
+        config: EnvironmentConfig | None,
+        span: tuple[int | None, int | None],
+        **options: Any,
+    ) -> None:
+        first, last = training_bars(market, *span)
+        env = make_env(market, config or EnvironmentConfig(), first=first, last=last, **options)
         self.env = env
         self.observation = gymnasium.spaces.Box(
             -OBSERVATION_BOUND, OBSERVATION_BOUND, (env.observation_size,), np.float32
@@ -109,9 +116,7 @@ class GymMarketEnv(gymnasium.Env[Array, Array]):
 
         mandate: bounds on what the account may hold and trade, as for `MarketEnv`.
         """
-        config = config or EnvironmentConfig()
-        first, last = training_bars(market, first, last)
-        self._adapter = _Adapter(make_env(market, config, first=first, last=last, envs=1, group=1, mandate=mandate))
+        self._adapter = _Adapter(market, config, (first, last), envs=1, group=1, mandate=mandate)
         self.observation_space = self._adapter.observation
         self.action_space = self._adapter.action
         self._running = False
@@ -167,11 +172,7 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
 
         stagger: give first episodes a random length, so that not all end in the same step.
         """
-        config = config or EnvironmentConfig()
-        first, last = training_bars(market, first, last)
-        self._adapter = _Adapter(
-            make_env(market, config, first=first, last=last, envs=envs, group=group, mandate=mandate)
-        )
+        self._adapter = _Adapter(market, config, (first, last), envs=envs, group=group, mandate=mandate)
         self._stagger = stagger
         self.num_envs = self._adapter.env.envs
         self.single_observation_space = self._adapter.observation
@@ -194,14 +195,11 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
         truncated = _numpy(outcome.truncated)
         episode_ends = terminated | truncated
         step_info: dict[str, NDArray[Any]] = {}
-        everywhere = np.ones(self.num_envs, np.bool_)
         for name in ("equity", "turnover", "cost"):
-            step_info[name] = _numpy(getattr(outcome, name))
-            step_info[f"_{name}"] = everywhere.copy()
+            step_info |= {name: _numpy(getattr(outcome, name)), f"_{name}": np.ones(self.num_envs, np.bool_)}
+        full_info: VectorInfo = {**step_info}
         if episode_ends.any():
             full_info = self._with_finals(step_info, episode_ends, self._adapter.rows(outcome.final_observation))
-        else:
-            full_info = {**step_info}
         reward = _numpy(outcome.reward).astype(np.float64)
         return self._adapter.rows(outcome.observation), reward, terminated, truncated, full_info
 
@@ -210,12 +208,11 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
     ) -> VectorInfo:
         """Add final observations and info of finished environments, in the layout of Gymnasium."""
         finals = np.full(self.num_envs, None, dtype=object)
-        inner: dict[str, NDArray[Any]] = {}
         for i in np.flatnonzero(episode_ends):
             finals[i] = rows[i].copy()
+        inner: dict[str, NDArray[Any]] = {}
         for name in ("equity", "turnover", "cost"):
-            inner[name] = np.where(episode_ends, step_info[name], 0)
-            inner[f"_{name}"] = episode_ends.copy()
+            inner |= {name: np.where(episode_ends, step_info[name], 0), f"_{name}": episode_ends.copy()}
         return {
             **step_info,
             "final_obs": finals,

@@ -21,7 +21,7 @@ from finrl_pod.market.intraday import (
     fill_slice,
     twap,
 )
-from finrl_pod.random import generators
+from finrl_pod.random import MemberGenerators, generators
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.multi_agent import IntradayExecutionConfig
 from finrl_pod.types import EnvStep, Tensor
@@ -71,17 +71,12 @@ class IntradayExecutionEnv:
 
     def reset(self, seed: int) -> Tensor:
         """First observations [P, E, 5]. All episodes start together: sessions have equally many bars."""
-        self._streams = generators(seed, self.member_ids, "intraday sessions", self.device)
+        self._noise = MemberGenerators(generators(seed, self.member_ids, "intraday sessions", self.device))
         self._begin()
         return self._observation()
 
     def _begin(self) -> None:
-        shape = (self.envs,)
-        count = len(self.sessions)
-
-        self._session = torch.stack(
-            [torch.randint(count, shape, generator=s, device=self.device) for s in self._streams]
-        )
+        self._session = self._noise.integers(len(self.sessions), (self.envs,))
         self._step = 0
         self._order = self.config.order_share * self._session_values(self.sessions.daily_volume)
         self._left = self._order.clone()

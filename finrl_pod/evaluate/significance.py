@@ -47,8 +47,7 @@ def moments(returns: ArrayLike) -> Moments:
     """
     values = check_returns(returns, MIN_OBSERVATIONS, "a Sharpe ratio test")
     deviations = values - values.mean()
-    deviation = float(values.std())
-    skewness, kurtosis = (float((deviations**k).mean() / deviation**k) for k in (3, 4))
+    skewness, kurtosis = (float((deviations**k).mean() / float(values.std()) ** k) for k in (3, 4))
     return Moments(float(values.mean() / values.std(ddof=1)), skewness, kurtosis, len(values))
 
 

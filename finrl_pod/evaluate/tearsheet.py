@@ -54,20 +54,13 @@ def drawdowns(times: Times, equity: ArrayLike, limit: int = LISTED_DRAWDOWNS) ->
     is_below = np.concatenate([[False], falls < 0, [False]])
     starts = np.flatnonzero(is_below[1:] & ~is_below[:-1])  # first bar below a peak
     ends = np.flatnonzero(is_below[:-1] & ~is_below[1:])  # first bar back at the peak, T if there is none
-    falls_found = []
+    found_drawdowns = []
     for start, end in zip(starts, ends, strict=True):
         trough = start + int(np.argmin(falls[start:end]))
-        back = end < len(days)
-        falls_found.append(
-            Drawdown(
-                str(days[start - 1]),
-                str(days[trough]),
-                str(days[end]) if back else None,
-                float(falls[trough]),
-                int((end if back else len(days) - 1) - (start - 1)),
-            )
-        )
-    return sorted(falls_found, key=lambda item: item.depth)[:limit]
+        recovered = str(days[end]) if end < len(days) else None
+        bars = int(min(end, len(days) - 1) - (start - 1))
+        found_drawdowns.append(Drawdown(str(days[start - 1]), str(days[trough]), recovered, float(falls[trough]), bars))
+    return sorted(found_drawdowns, key=lambda item: item.depth)[:limit]
 
 
 def longest_drawdown(times: Times, equity: ArrayLike) -> int:

@@ -163,21 +163,14 @@ def _investable(bar: MandateBar, held_weights: Tensor, leverage: float) -> Tenso
 
 
 def _at_volatility(weights: Tensor, bar: MandateBar, config: MandateConfig, bars_per_year: float) -> Tensor:
-    if bar.returns is None or not config.volatility_target:
+    """Weights [.., N] scaled down to the volatility target, estimated from trailing returns (divisor L)."""
+    limit = config.volatility_target
+    if bar.returns is None or not limit:
         return weights
-    return weights * _risk_factor(weights, bar.returns, config.volatility_target, bars_per_year)
-
-
-def _risk_factor(weights: Tensor, returns: Tensor, limit: float, bars_per_year: float) -> Tensor:
-    """min(1, limit / estimate) [.., 1], the estimate being the annualised volatility of weights [.., N] on returns.
-
-    returns: [.., L, N]; the variance has the divisor L. 1 where the estimate is below the limit, so
-    that the square root is never differentiated at 0.
-    """
-    path = (returns @ weights.unsqueeze(-1)).squeeze(-1)
+    path = (bar.returns @ weights.unsqueeze(-1)).squeeze(-1)
     variance = path.var(-1, correction=0, keepdim=True) * bars_per_year
-    binding = variance > limit**2
-    return torch.where(binding, limit / torch.where(binding, variance, 1.0).sqrt(), 1.0)
+    binding = variance > limit**2  # elsewhere the factor is 1: the square root is never differentiated at 0
+    return weights * torch.where(binding, limit / torch.where(binding, variance, 1.0).sqrt(), 1.0)
 
 
 # ---------------------------------------------------------------------- virtual holdings

@@ -13,6 +13,7 @@ import itertools
 import json
 import sqlite3
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -184,39 +185,33 @@ class TrialRegistry:
                 )
             }
             looks = database.execute(
-                "SELECT data, first, last, what, made, subject FROM looks ORDER BY rowid"
+                "SELECT data, subject, first, last, what, made, rowid FROM looks ORDER BY rowid"
             ).fetchall()
-            names: dict[str, list[str]] = {}
+            names: dict[str, list[str]] = defaultdict(list)
             for data, name in database.execute("SELECT data, name FROM names ORDER BY rowid"):
-                names.setdefault(data, []).append(name)
+                names[data].append(name)
             fingerprints = {
                 data: _unpack_fingerprint(*row)
                 for data, *row in database.execute("SELECT data, symbols, days, levels FROM outlines ORDER BY data")
             }
-        hashes = dict.fromkeys([*trials, *(row[0] for row in looks)])
-        markets: dict[str, list[str]] = {data: [] for data in hashes}
-        for (a, first), (b, second) in itertools.combinations(fingerprints.items(), 2):
-            if same_market(first, second):
-                markets[a].append(b)
-                markets[b].append(a)
+            markets: dict[str, list[str]] = defaultdict(list)
+            for (a, first), (b, second) in itertools.combinations(fingerprints.items(), 2):
+                if same_market(first, second):
+                    markets[a].append(b)
+                    markets[b].append(a)
+            entries: dict[str, list[LookEntry]] = defaultdict(list)
+            for data, subject, begin, end, what, made, row_number in looks:
+                same = [data, *markets[data]]
+                look = Look(data, subject, begin, end, what)
+                number = _count(database, same, look, until=row_number)
+                entries[data].append(LookEntry(begin, end, what, made, number, _count(database, same, look)))
         data_sets = []
-        for data in hashes:
-            entries = tuple(
-                LookEntry(
-                    first=row[1],
-                    last=row[2],
-                    what=row[3],
-                    made=row[4],
-                    number=_look_number(looks[: i + 1], row, markets[data]),
-                    so_far=_look_number(looks, row, markets[data]),
-                )
-                for i, row in enumerate(looks)
-                if row[0] == data
-            )
+        for data in dict.fromkeys([*trials, *entries]):
             count, runs, made = trials.get(data, (0, 0, ""))
-            latest = max([made, *(entry.made for entry in entries)])
-            names_of_data = tuple(names.get(data, ()))
-            data_sets.append(DataSet(data, count, runs, latest, entries, tuple(markets[data]), names_of_data))
+            latest = max([made, *(entry.made for entry in entries[data])])
+            data_sets.append(
+                DataSet(data, count, runs, latest, tuple(entries[data]), tuple(markets[data]), tuple(names[data]))
+            )
         return sorted(data_sets, key=lambda entry: (entry.last, entry.data_sha256), reverse=True)
 
     def look(self, look: Look, panel: Panel | None = None) -> int:
@@ -322,18 +317,6 @@ def _count(
     return int(count)
 
 
-def _look_number(looks: Sequence[tuple[str, ...]], look: tuple[str, ...], same_market: Sequence[str]) -> int:
-    """Subjects in the looks that overlap one of them: rows of (data, first, last, what, made, subject)."""
-    data, first, last = look[:3]
-    return len(
-        {
-            subject
-            for row_data, begin, end, _, _, subject in looks
-            if (row_data == data or row_data in same_market) and begin[:10] <= last[:10] and end[:10] >= first[:10]
-        }
-    )
-
-
 def _key(look: Look) -> tuple[str, str, str, str]:
     return look.data, look.subject, look.first, look.last
 
@@ -384,20 +367,20 @@ def _now() -> str:
 def list_data_sets(registry: TrialRegistry, data: str | None = None) -> list[StoredDataSet]:
     """The data sets of the registry with their names in the store, latest first. data: only this panel of the store."""
     store = Store()
-    names: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = defaultdict(list)
     for manifest in store.list():
         if not manifest.fault:
-            names.setdefault(manifest.sha256, []).append(manifest.name)
+            names[manifest.sha256].append(manifest.name)
     selected_hash = None if data is None else store.load(data).sha256
     entries = registry.data_sets()
-    labels = {entry.data_sha256: _label(entry, names.get(entry.data_sha256, [])) for entry in entries}
+    labels = {entry.data_sha256: _label(entry, names[entry.data_sha256]) for entry in entries}
     data_sets = []
     for entry in entries:
         digest = entry.data_sha256
         if selected_hash in (None, digest):
-            stored_names = names.get(digest, [])
+            stored_names = names[digest]
             previous_names = [name for name in entry.recorded_names if name in stored_names]
-            markets = tuple(labels.get(key, ", ".join(names.get(key, [])) or key) for key in entry.same_market)
+            markets = tuple(labels.get(key, ", ".join(names[key]) or key) for key in entry.same_market)
             data_sets.append(
                 StoredDataSet(
                     **{**vars(entry), "same_market": markets},

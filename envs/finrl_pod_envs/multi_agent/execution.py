@@ -12,7 +12,7 @@ import torch
 
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.optimal_execution import ExecutionGame, LinearImpact
-from finrl_pod.random import generators
+from finrl_pod.random import MemberGenerators, generators
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig
 from finrl_pod.types import JointObservation, JointStep, Tensor
@@ -78,14 +78,11 @@ class ExecutionMarket:
     # ------------------------------------------------------------------ episodes
 
     def reset(self, seed: int) -> JointObservation:
-        self._streams = generators(seed, self.member_ids, "execution market", self.device)
-        p = self.members
-        e = self.envs
-        m = self.agents
-        n = self.assets
-        self._step = torch.zeros(p, e, dtype=torch.int64, device=self.device)
-        self._left = torch.zeros(p, e, m, n, dtype=self.dtype, device=self.device)
-        self._price = torch.zeros(p, e, n, dtype=self.dtype, device=self.device)
+        self._noise = MemberGenerators(generators(seed, self.member_ids, "execution market", self.device))
+        shape = (self.members, self.envs)
+        self._step = torch.zeros(shape, dtype=torch.int64, device=self.device)
+        self._left = torch.zeros(*shape, self.agents, self.assets, dtype=self.dtype, device=self.device)
+        self._price = torch.zeros(*shape, self.assets, dtype=self.dtype, device=self.device)
         self._transient = torch.zeros_like(self._price)
         self._value = torch.zeros_like(self._price)
         self._begin(torch.ones_like(self._step, dtype=torch.bool))
@@ -112,10 +109,7 @@ class ExecutionMarket:
 
     def _normal(self, *shape: int) -> Tensor:
         """Standard normal numbers [P, E, *shape] from the stream of each member."""
-        shape = (self.envs, *shape)
-        return torch.stack(
-            [torch.randn(shape, generator=s, dtype=self.dtype, device=self.device) for s in self._streams]
-        )
+        return self._noise.normal((self.envs, *shape), self.dtype)
 
     # ------------------------------------------------------------------ one step
 
@@ -177,12 +171,10 @@ class ExecutionMarket:
 
     def _observation(self) -> JointObservation:
         config = self.config
-        p = self.members
-        e = self.envs
-        time = ((config.steps - self._step) / config.steps).to(self.dtype).view(p, e, 1)
+        time = ((config.steps - self._step) / config.steps).to(self.dtype).unsqueeze(-1)  # [P, E, 1]
         left = self._left / self.size
         price = (self._price + self._transient) / self.price_unit
-        columns = [time.unsqueeze(2).expand(p, e, self.agents, 1), left]
+        columns = [time.unsqueeze(2).expand(-1, -1, self.agents, 1), left]
         if config.observe_total:
             columns.append(left.sum(2, keepdim=True).expand_as(left))
         if config.observe_price:

@@ -14,7 +14,7 @@ import torch
 
 from finrl_pod.errors import InputError
 from finrl_pod.market.optimal_quotes import MakerProblem
-from finrl_pod.random import generators
+from finrl_pod.random import MemberGenerators, generators
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.multi_agent import MakingMarketConfig
 from finrl_pod.types import JointObservation, JointStep, Tensor
@@ -78,7 +78,7 @@ class MakingMarket:
     # ------------------------------------------------------------------ episodes
 
     def reset(self, seed: int) -> JointObservation:
-        self._streams = generators(seed, self.member_ids, "making market", self.device)
+        self._noise = MemberGenerators(generators(seed, self.member_ids, "making market", self.device))
         shape = (self.members, self.envs)
         self._step = torch.zeros(shape, dtype=torch.int64, device=self.device)
         self._inventory = torch.zeros(*shape, self.agents, dtype=self.dtype, device=self.device)
@@ -100,10 +100,7 @@ class MakingMarket:
 
     def _uniform(self, *shape: int) -> Tensor:
         """Uniform numbers [P, E, *shape] in [0, 1) from the stream of each member."""
-        shape = (self.envs, *shape)
-        return torch.stack(
-            [torch.rand(shape, generator=s, dtype=self.dtype, device=self.device) for s in self._streams]
-        )
+        return self._noise.uniform((self.envs, *shape), self.dtype)
 
     # ------------------------------------------------------------------ one step
 
@@ -132,7 +129,7 @@ class MakingMarket:
         fill_counts = filled.to(self.dtype) + informed_fills.to(self.dtype)
         self._inventory = (self._inventory + fill_counts[..., 0] - fill_counts[..., 1]).clamp(-limit, limit)
         reward = revenue - self.benchmark - config.running_penalty * self.dt * self._inventory.square()
-        noise = config.volatility * self.dt**0.5 * self._normal()
+        noise = config.volatility * self.dt**0.5 * self._noise.normal((self.envs,), self.dtype)
         profit = (quotes * fill_counts).sum(-1) + self._inventory * (noise + jump).unsqueeze(-1)
 
         self._step = self._step + 1
@@ -182,11 +179,6 @@ class MakingMarket:
         m = self.config.informed_jump
         loss = torch.where(quotes > 0, m * torch.exp(-quotes / m), m - quotes)
         return -self._informed_probability / 2 * loss * _nearest(quotes, able)
-
-    def _normal(self) -> Tensor:
-        return torch.stack(
-            [torch.randn(self.envs, generator=s, dtype=self.dtype, device=self.device) for s in self._streams]
-        )
 
     def _observation(self) -> JointObservation:
         config = self.config

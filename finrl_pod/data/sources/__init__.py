@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
 
 from finrl_pod.errors import DataError, InputError
 from finrl_pod.user_files import custom_object, error_text, unpinned
@@ -10,7 +11,12 @@ from finrl_pod.user_files import custom_object, error_text, unpinned
 if TYPE_CHECKING:
     from finrl_pod.protocols import DataSource  # loads torch; lists of panels do not need it
 
-SOURCES = ("sample", "yfinance", "alpaca")
+_CLASSES = {
+    "sample": "finrl_pod.data.built_in_panels:SampleSource",
+    "yfinance": "finrl_pod.data.sources.yahoo:YahooSource",
+    "alpaca": "finrl_pod.data.sources.alpaca:AlpacaSource",
+}
+SOURCES = tuple(_CLASSES)
 
 
 def open_source(name: str) -> DataSource:
@@ -18,27 +24,15 @@ def open_source(name: str) -> DataSource:
 
     Raises DataError for an unknown name, InputError for a class that cannot be used.
     """
-    if name == "sample":
-        from finrl_pod.data.built_in_panels import SampleSource
-
-        return SampleSource()
-    if name == "yfinance":
-        from finrl_pod.data.sources.yahoo import YahooSource
-
-        return YahooSource()
-    if name == "alpaca":
-        from finrl_pod.data.sources.alpaca import AlpacaSource
-
-        return AlpacaSource()
-    if (user_class := custom_object(name, f"the source {name}")) is not None:
-        return _own_source(name, user_class)
-    known_names = ", ".join(SOURCES)
-    raise DataError(
-        f"source must be one of {known_names}, or file.py:Class, got {name!r}; files are read with `data import`"
-    )
-
-
-def _own_source(name: str, make: object) -> DataSource:
+    if name in _CLASSES:
+        module, _, class_name = _CLASSES[name].partition(":")
+        return cast("DataSource", getattr(import_module(module), class_name)())
+    make = custom_object(name, f"the source {name}")
+    if make is None:
+        known_names = ", ".join(SOURCES)
+        raise DataError(
+            f"source must be one of {known_names}, or file.py:Class, got {name!r}; files are read with `data import`"
+        )
     if not callable(make) or not callable(getattr(make, "fetch", None)):
         raise InputError(f"the source {unpinned(name)} must be a class with fetch(symbols, start, end, bar)")
     try:

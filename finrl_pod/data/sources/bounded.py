@@ -62,16 +62,8 @@ def read_bounded(
         if is_table(file.name):
             _check_stated_size(file, limits)
     with tempfile.TemporaryDirectory(prefix="finrl-pod-import-") as folder:
-        job = json.dumps(
-            {
-                "path": str(path.absolute()),
-                "store": folder,
-                "options": options,
-                "limits": dataclasses.asdict(limits),
-                "parent": this_process(),
-            }
-        )
-        name = _run(job, limits, path, cancelled)
+        job = {"path": str(path.absolute()), "store": folder, "options": options, "parent": this_process()}
+        name = _run(json.dumps({**job, "limits": dataclasses.asdict(limits)}), limits, path, cancelled)
         return dataclasses.replace(Store(folder).load(_PANEL), name=name)
 
 
@@ -136,7 +128,11 @@ def run_child() -> None:
     die_with_parent(job["parent"])
     limits = ReadLimits(**job["limits"])
     path = Path(job["path"])
-    _limit_memory(limits.memory)
+    with contextlib.suppress(ImportError, OSError, ValueError):  # where the system can
+        import resource
+
+        memory_in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (memory_in_use + limits.memory, memory_in_use + limits.memory))
     try:
         panel = read_file(path, **job["options"])
         Store(job["store"]).save(dataclasses.replace(panel, name=_PANEL))
@@ -156,22 +152,20 @@ def _too_large(path: Path, limits: ReadLimits) -> DataError:
     )
 
 
-def _limit_memory(budget: int) -> None:
-    """Limit the address space of this process to what it has now and a budget in bytes, where the system can."""
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
-
-        memory_in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (memory_in_use + budget, memory_in_use + budget))
-
-
 def _check_stated_size(path: Path, limits: ReadLimits) -> None:
     """Raises DataError for a file whose size, rows or columns, as it states or unpacks to, exceed the limits."""
     if path.name.lower().endswith((".parquet", ".pq")):
         _check_parquet(path, limits)
         return
+    size = rows = 0
     try:
-        size, rows = _unpacked_size(path, limits) if path.name.lower().endswith(".gz") else (path.stat().st_size, 0)
+        if path.name.lower().endswith(".gz"):
+            with gzip.open(path) as file:
+                while (chunk := file.read(_CHUNK)) and size <= limits.size and rows <= limits.rows:
+                    size += len(chunk)
+                    rows += chunk.count(b"\n")
+        else:
+            size = path.stat().st_size
     except (OSError, EOFError, zlib.error):
         return  # reported by the reader
     _check("bytes uncompressed", size, limits.size, path)
@@ -191,16 +185,6 @@ def _check_parquet(path: Path, limits: ReadLimits) -> None:
     _check("rows", metadata.num_rows, limits.rows, path)
     _check("columns", metadata.num_columns, limits.columns, path)
     _check("bytes uncompressed", max(size, 8 * metadata.num_rows * metadata.num_columns), limits.size, path)
-
-
-def _unpacked_size(path: Path, limits: ReadLimits) -> tuple[int, int]:
-    """(bytes, lines) of a gzip file, counted up to the limits."""
-    size = rows = 0
-    with gzip.open(path) as file:
-        while (chunk := file.read(_CHUNK)) and size <= limits.size and rows <= limits.rows:
-            size = size + len(chunk)
-            rows = rows + chunk.count(b"\n")
-    return size, rows
 
 
 def _check(unit: str, value: int, limit: int, path: Path) -> None:

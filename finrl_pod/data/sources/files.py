@@ -132,15 +132,14 @@ def read_file(path: Path, **options: Any) -> Panel:
             raise DataError(f"the folder {path} has no file that ends in {', '.join(SUFFIXES)}")
         tickers = [without_suffix(file.name) for file in files]
         tables = [
-            _read(file, dataclasses.replace(read_options, symbol=name))
+            _of_cells(*read_table(file), dataclasses.replace(read_options, symbol=name))
             for file, name in zip(files, tickers, strict=True)
         ]
         _check_tickers(files, tickers, tables)
     else:
-        tables = [_read(path, read_options)]
-    return _panel(
-        tables, read_options, f"{'folder' if path.is_dir() else 'file'} {path.name}", without_suffix(path.name)
-    )
+        tables = [_of_cells(*read_table(path), read_options)]
+    source = f"{'folder' if path.is_dir() else 'file'} {path.name}"
+    return _panel(tables, read_options, source, without_suffix(path.name))
 
 
 def _check_tickers(files: Sequence[Path], tickers: Sequence[str], tables: Sequence[_LongPart | _WidePart]) -> None:
@@ -171,35 +170,29 @@ def read_frame(frame: pd.DataFrame, *, name: str = "", source: str = "DataFrame"
 
 def _panel(tables: Sequence[_LongPart | _WidePart], read_options: ReadOptions, source: str, name: str) -> Panel:
     """The panel of all files."""
-    adjustment_note = taken_as(read_options.adjusted)
+    notes = [taken_as(read_options.adjusted), *(note for table in tables for note in table.notes)]
     options: dict[str, Any] = {
         "bar": read_options.bar,
         "source": source,
         "name": name,
         "adjusted": read_options.adjusted,
-        "flaws": tuple(dict.fromkeys([adjustment_note, *(note for table in tables for note in table.notes)])),
+        "flaws": tuple(dict.fromkeys(notes)),
         "allow_gaps": read_options.allow_gaps,
     }
     if len(tables) == 1 and isinstance(tables[0], _WidePart):
-        wide_table = tables[0]
-        panel = panel_of_columns(
-            wide_table.times, wide_table.symbols, wide_table.close, location=wide_table.where, **options
-        )
+        wide = tables[0]
+        panel = panel_of_columns(wide.times, wide.symbols, wide.close, location=wide.where, **options)
     else:
-        panel = _panel_of_parts([table.long() if isinstance(table, _WidePart) else table for table in tables], options)
+        parts = [table.long() if isinstance(table, _WidePart) else table for table in tables]
+        rows = pd.concat([part.rows for part in parts], ignore_index=True) if len(parts) > 1 else parts[0].rows
+        starts = np.cumsum([0, *(len(part.rows) for part in parts)])
+
+        def where(row: int) -> str:
+            number = int(np.searchsorted(starts, row, "right")) - 1
+            return parts[number].where(row - int(starts[number]))
+
+        panel = panel_of_rows(rows, location=where, **options)
     return without_repeats(panel) if read_options.drop_repeats else panel
-
-
-def _panel_of_parts(tables: Sequence[_LongPart], options: Mapping[str, Any]) -> Panel:
-    """Join the rows of all files to a panel. options: arguments of `panel_of_rows`."""
-    rows = pd.concat([table.rows for table in tables], ignore_index=True) if len(tables) > 1 else tables[0].rows
-    ends = np.cumsum([len(table.rows) for table in tables])
-
-    def where(row: int) -> str:
-        table_number = int(np.searchsorted(ends, row, "right"))
-        return tables[table_number].where(row - (int(ends[table_number - 1]) if table_number else 0))
-
-    return panel_of_rows(rows, location=where, **options)
 
 
 @dataclass(frozen=True)
@@ -243,11 +236,6 @@ class _WidePart:
             "close": self.close.T.ravel(),
         }
         return _LongPart(pd.DataFrame(rows), lambda i: self.where(i % count), self.notes)
-
-
-def _read(path: Path, options: ReadOptions) -> _LongPart | _WidePart:
-    """Read one file."""
-    return _of_cells(*read_table(path), options)
 
 
 def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _LongPart | _WidePart:

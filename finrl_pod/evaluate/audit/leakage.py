@@ -11,7 +11,7 @@ from finrl_pod.data.blocks import copy_of_feature
 from finrl_pod.data.splits import Splits
 from finrl_pod.data.tensor import fit_normaliser
 from finrl_pod.evaluate.audit.pipeline import Finding
-from finrl_pod.types import Floats, MarketTensor, Normaliser
+from finrl_pod.types import MarketTensor, Normaliser
 
 CHECK = "leakage"
 NORMALISER_TOLERANCE = 1e-4  # relative to the deviation of a feature: features are stored in float32
@@ -31,7 +31,8 @@ def check_normaliser(market: MarketTensor, normaliser: Normaliser, train: tuple[
         shift = abs(normaliser.mean[i] - expected_normaliser.mean[0]) / spread
         scale = abs(normaliser.std[i] - spread) / spread
         if max(shift, scale) > NORMALISER_TOLERANCE:
-            bar = _first_value_after(raw, train[1])
+            later_bars = np.flatnonzero(np.isfinite(raw[train[1] + 1 :]).any(1))
+            bar = train[1] + 1 + later_bars[0] if len(later_bars) else len(raw) - 1
             date = str(market.times[bar].astype("datetime64[D]"))
             message = (
                 f"The normaliser of {name} was not fitted on the training bars only: its mean is off by {shift:.3g} "
@@ -118,9 +119,3 @@ def check_selection(
     agents = f"the {len(recomputed_scores)} best agent{'s' * (len(recomputed_scores) != 1)} on the leaderboard"
     message = f"{subject} selected from {agents} by the validation bars."
     return findings or [Finding(CHECK, "pass", "the champion's selection", message)]
-
-
-def _first_value_after(values: Floats, last: int) -> int:
-    """First bar after `last` that has a value, else the last bar. values: [T, N]."""
-    value_bars = np.flatnonzero(np.isfinite(values[last + 1 :]).any(1))
-    return last + 1 + int(value_bars[0]) if len(value_bars) else len(values) - 1

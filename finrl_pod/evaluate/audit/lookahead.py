@@ -8,6 +8,7 @@ look-ahead but chance.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import NamedTuple
 
@@ -201,14 +202,10 @@ class _Search:
 
 def _blocks(bars: Sequence[int]) -> Iterator[list[int]]:
     """Ascending bars in groups that span fewer than `BLOCK` bars."""
-    block: list[int] = []
-    for t in bars:
-        if block and t - block[0] >= BLOCK:
-            yield block
-            block = []
-        block.append(t)
-    if block:
-        yield block
+    while bars:
+        end = bisect_left(bars, bars[0] + BLOCK)
+        yield list(bars[:end])
+        bars = bars[end:]
 
 
 def _probe_tables(search: _Search, block: Sequence[int], seed: int) -> None:
@@ -348,16 +345,17 @@ def _compare_features(base: PipelineRun, changed_run: PipelineRun, k: int) -> Ch
 
 def _compare_markets(base: PipelineRun, changed_run: PipelineRun, k: int) -> Changes:
     """Closes, tradability and turbulence up to k; fills and spreads of the decisions up to k - 1."""
-    a = base.market
-    b = changed_run.market
-    yield from _compare_rows("the closing price for valuation", a.close[: k + 1], b.close[: k + 1])
-    yield from _compare_rows("the mask of tradable tickers", a.tradable[: k + 1], b.tradable[: k + 1])
-    if a.turbulence is not None and b.turbulence is not None:
-        yield from _compare_rows("turbulence", a.turbulence[: k + 1], b.turbulence[: k + 1])
-    yield from _compare_rows("the fill price", a.fill[:k], b.fill[:k])
-    if a.half_spread is not None and b.half_spread is not None:
-        yield from _compare_rows("the spread of fills", a.half_spread[:k], b.half_spread[:k])
-    yield from _compare_rows("the mask of fillable tickers", a.fillable[:k], b.fillable[:k])
+    for table, part, stop in (
+        ("close", "the closing price for valuation", k + 1),
+        ("tradable", "the mask of tradable tickers", k + 1),
+        ("turbulence", "turbulence", k + 1),
+        ("fill", "the fill price", k),
+        ("half_spread", "the spread of fills", k),
+        ("fillable", "the mask of fillable tickers", k),
+    ):
+        a, b = (getattr(run.market, table) for run in (base, changed_run))
+        if a is not None and b is not None:
+            yield from _compare_rows(part, a[:stop], b[:stop])
 
 
 def _compare_environments(base: PipelineRun, changed_run: PipelineRun, k: int) -> Changes:
@@ -390,10 +388,8 @@ def _compare_decisions(base: PipelineRun, changed_run: PipelineRun, k: int) -> C
 def _first_other_decision(name: str, base: PipelineRun, changed_run: PipelineRun, first: int, k: int) -> int | None:
     a, b = (run.decisions(name, first, k) for run in (base, changed_run))
     # Without bars after k the decision at k cannot fill: there is one decision less.
-    changed_rows = [
-        i for i, (x, y) in enumerate(zip(a, b, strict=False)) if decision_difference(x, y) > DECISION_TOLERANCE
-    ]
-    return changed_rows[0] if changed_rows else None
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((i for i, (x, y) in pairs if decision_difference(x, y) > DECISION_TOLERANCE), None)
 
 
 _STAGES: dict[str, Callable[[PipelineRun, PipelineRun, int], Changes]] = {
