@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+import traceback
 from types import FrameType
 from typing import NamedTuple
 
@@ -93,14 +93,14 @@ def _read_path(arguments: tuple[object, ...]) -> str | None:
     return None if only_written else os.path.abspath(path)
 
 
-def _reader(frame: FrameType | None) -> tuple[str, str] | None:
+def _reader(frame: FrameType) -> tuple[str, str] | None:
     """Module and file of the user code that our code called and that opens something at a frame, directly or not.
 
     If it calls its neighbours, it is the reader. What installed libraries read when they are imported does not count.
     """
     user: FrameType | None = None
     library = False  # whether the frame before this one is of an installed library
-    for current in _outward(frame):
+    for current, _ in traceback.walk_stack(frame):
         name = str(current.f_globals.get("__name__", ""))
         file = current.f_code.co_filename
         package = name.partition(".")[0]
@@ -120,9 +120,3 @@ def _reader(frame: FrameType | None) -> tuple[str, str] | None:
         else:
             user = current
     return None
-
-
-def _outward(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

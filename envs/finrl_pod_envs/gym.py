@@ -53,8 +53,7 @@ class _Adapter:
         **options: Any,
     ) -> None:
         first, last = training_bars(market, *span)
-        env = make_env(market, config or EnvironmentConfig(), first=first, last=last, **options)
-        self.env = env
+        env = self.env = make_env(market, config or EnvironmentConfig(), first=first, last=last, **options)
         self.observation = gymnasium.spaces.Box(
             -OBSERVATION_BOUND, OBSERVATION_BOUND, (env.observation_size,), np.float32
         )

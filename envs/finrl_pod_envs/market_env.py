@@ -35,7 +35,7 @@ from finrl_pod.market.rewards import MIN_GROWTH, Interval, StepReward
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.native.device import on_device
-from finrl_pod.random import generators
+from finrl_pod.random import MemberGenerators, generators
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.tables import in_dtype
@@ -171,30 +171,27 @@ class MarketEnv(ABC):
 
         stagger: give first episodes a random length: this spreads later resets; False starts with full windows.
         """
-        p = self.members
-        g = self.groups
-        a = self.accounts
+        shape = (self.members, self.groups, self.accounts)
         # Drawn on the CPU, so that episodes do not depend on the device.
         starts = [
-            self._draw_starts(i, (START_ROUNDS, g), generator)
+            self._draw_starts(i, (START_ROUNDS, self.groups), generator)
             for i, generator in enumerate(generators(seed, self.member_ids, "starts"))
         ]
         self._starts = torch.stack(starts).to(self.device)
-        lengths = [
-            torch.randint(0, self.episode_bars if stagger else 1, (g,), generator=generator)
-            for generator in generators(seed, self.member_ids, "first episode")
-        ]
-        offsets = torch.stack(lengths).to(self.device)
+        lengths = MemberGenerators(generators(seed, self.member_ids, "first episode"))
+        offsets = lengths.integers(self.episode_bars if stagger else 1, (self.groups,)).to(self.device)
         bar = self._starts[:, 0] + offsets
+        cash = torch.full(shape, self.config.cash, dtype=self.dtype, device=self.device)
+        waiting = (*shape, self.venue.delay - 1, self.action_size)
         self._state = EnvState(
             bar,
             self.episode_bars - offsets,
             torch.ones_like(bar),
-            torch.full((p, g, a), self.config.cash, dtype=self.dtype, device=self.device),
-            torch.zeros(p, g, a, self.assets, dtype=self.dtype, device=self.device),
-            self._initial_reward_state((p, g, a)),
-            self._no_pending_actions((p, g, a)),
-            *self._initial_virtual((p, g, a)),
+            cash,
+            cash.new_zeros(*shape, self.assets),
+            self._initial_reward_state(shape),
+            cash.new_full(waiting, torch.nan) if self.venue.delay > 1 else None,
+            *self._initial_virtual(shape),
         )
         return self._observe_state()
 
@@ -405,7 +402,9 @@ class MarketEnv(ABC):
         base_growth = torch.zeros_like(before) if self._base_growth is None else self._base_growth[bar].unsqueeze(-1)
         before_state = None if state.reward_state is None else state.reward_state[0]
         reward = self.reward(Interval(before, after, turnover, base_growth.expand_as(before)), before_state)
-        reward_state = self._next_reward_state(before, after, equity, before_state)
+        reward_state = None
+        if before_state is not None:  # at the end of the interval, and as known at the close between its two fills
+            reward_state = torch.stack([self.reward.state.advance(before, x, before_state) for x in (after, equity)])
         is_ruined = equity <= RUIN * self.config.cash
         steps_left = state.steps_left - 1
         window_ends = steps_left <= 0  # [P, G]
@@ -444,18 +443,15 @@ class MarketEnv(ABC):
         values = state.shares * close
         equity = state.cash + values.sum(-1) if equity is None else equity
         account = torch.cat([state.cash.unsqueeze(-1), values], -1) / self.scale(equity)
-        if any(self.extras):
-            account = torch.cat(
-                [account, self._observed_extras(state, values / equity.clamp(min=1e-9).unsqueeze(-1))], -1
-            )
+        if any(self.extras):  # see `market.account_extras`
+            weights = values / equity.clamp(min=1e-9).unsqueeze(-1)
+            reward_state = None if state.reward_state is None else self.reward.state.observed(state.reward_state[1])
+            virtual = state.virtual if observes_virtual(self.config, self.mandate) else None
+            pending = self._pending_weights(state)
+            extras = joined_extras(weights, pending, virtual, reward_state, state.budget, self.mandate)
+            account = torch.cat([account, extras], -1)
         account = account.reshape(self.members, self.envs, -1)
         return Observation(state.bar, account.to(self.output_dtype))
-
-    def _observed_extras(self, state: EnvState, weights: Tensor) -> Tensor:
-        """Extras [P, G, A, X] of a state (`market.account_extras`). weights: [P, G, A, N] weights."""
-        reward_state = None if state.reward_state is None else self.reward.state.observed(state.reward_state[1])
-        virtual = state.virtual if observes_virtual(self.config, self.mandate) else None
-        return joined_extras(weights, self._pending_weights(state), virtual, reward_state, state.budget, self.mandate)
 
     def _pending_weights(self, state: EnvState) -> list[Tensor]:
         """Target weights [P, G, A, N] that wait under the delay, oldest first; NaN where nothing will be traded."""
@@ -562,23 +558,10 @@ class MarketEnv(ABC):
             return virtual, None
         return virtual, torch.full(shape, self._full_budget, dtype=self.dtype, device=self.device)
 
-    def _no_pending_actions(self, shape: tuple[int, int, int]) -> Tensor | None:
-        if self.venue.delay == 1:
-            return None
-        size = (*shape, self.venue.delay - 1, self.action_size)
-        return torch.full(size, torch.nan, dtype=self.dtype, device=self.device)
-
     def _initial_reward_state(self, shape: tuple[int, ...]) -> Tensor | None:
         """[2, P, G, A, S] of new accounts, None for a reward without state."""
         first = self.reward.state.initial(shape, self.dtype, self.device)
         return None if first is None else torch.stack([first, first])
-
-    def _next_reward_state(self, before: Tensor, after: Tensor, equity: Tensor, state: Tensor | None) -> Tensor | None:
-        """The reward state at the end of the interval, and as known at the close between its two fills."""
-        if state is None:
-            return None
-        advance = self.reward.state.advance
-        return torch.stack([advance(before, after, state), advance(before, equity, state)])
 
     def _base_growth_table(self) -> Tensor:
         """[T] log growth of the base portfolio from the fill of each decision to the next, without costs."""

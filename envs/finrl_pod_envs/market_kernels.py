@@ -201,7 +201,11 @@ class StepKernel:
         market.whole_shares = config.whole_shares
         market.hmax = config.hmax
         features = self._tables["features"] = env.market.features.contiguous()
-        restricted_bars = _limited_bars(env)
+        restricted_bars = ~(env.market.tradable & env.market.fillable).all(-1)
+        restricted_bars[: env.first] = False
+        restricted_bars[env.last + 1 :] = False
+        if env.turbulent is not None:
+            restricted_bars |= env.turbulent
         if bool(restricted_bars.any()):
             self._tables["limited"] = restricted_bars.to(torch.uint8)
             market.limited = self._tables["limited"].data_ptr()
@@ -255,14 +259,6 @@ class StepKernel:
         """Whether the kernel can write flat observations into this tensor of the right shape."""
         fits = self._writes_rows and not any(self._env.extras)
         return fits and out.dtype == torch.float32 and out.is_contiguous() and out.device.type == "cpu"
-
-
-def _limited_bars(env: KernelEnv) -> Tensor:
-    """[T] bool: bars at which an asset cannot be traded, or everything is sold."""
-    restricted_bars = ~(env.market.tradable & env.market.fillable).all(-1)
-    restricted_bars[: env.first] = False
-    restricted_bars[env.last + 1 :] = False
-    return restricted_bars if env.turbulent is None else restricted_bars | env.turbulent
 
 
 class _Outputs:

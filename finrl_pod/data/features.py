@@ -18,14 +18,7 @@ from finrl_pod.data import price_features
 from finrl_pod.data.turbulence import turbulence
 from finrl_pod.errors import FeatureError
 from finrl_pod.types import PANEL_COLUMNS, Floats, Panel
-from finrl_pod.user_files import (
-    check_name,
-    closest_part,
-    custom_object,
-    error_text,
-    stdout_to_stderr,
-    unpinned,
-)
+from finrl_pod.user_files import check_name, closest_part, custom_object, error_text, stdout_to_stderr, unpinned
 
 FeatureFunction = Callable[[Panel], Floats]
 
@@ -164,8 +157,12 @@ def compute(panel: Panel, names: Iterable[str]) -> Floats:
 def compute_one(panel: Panel, feature: Feature) -> Floats:
     """Compute a feature: [T, N] float64, NaN where undefined or not tradable. Raises FeatureError as `compute` does."""
     bars, assets = panel.close.shape
+    # Arrays that cannot be written to: a feature that changes prices would change the market.
+    arrays = {name: getattr(panel, name).view() for name in ("times", "tradable", *panel.columns)}
+    for array in arrays.values():
+        array.flags.writeable = False
     try:
-        values = np.asarray(feature.function(_read_only(panel)), dtype=np.float64)
+        values = np.asarray(feature.function(dataclasses.replace(panel, **arrays)), dtype=np.float64)
     except (TypeError, ValueError) as error:
         message = f"feature {unpinned(feature.name)!r} must return numbers: {error}{_read_only_hint(error)}"
         raise FeatureError(message) from None
@@ -177,14 +174,6 @@ def compute_one(panel: Panel, feature: Feature) -> Floats:
     result = np.full((bars, assets), np.nan)
     np.copyto(result, values, where=panel.tradable & np.isfinite(values))
     return result
-
-
-def _read_only(panel: Panel) -> Panel:
-    """The same panel with arrays that cannot be written to: a feature that changes prices would change the market."""
-    arrays = {name: getattr(panel, name).view() for name in ("times", "tradable", *panel.columns)}
-    for array in arrays.values():
-        array.flags.writeable = False
-    return dataclasses.replace(panel, **arrays)
 
 
 def _read_only_hint(error: Exception) -> str:

@@ -136,11 +136,9 @@ def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[
             cell = locate(int(t), int(n)) if locate else ""
             prefix = f"{cell}: " if cell else ""
             symbol = panel.symbols[n]
-            time = panel.times[t]
-            fact = f"{prefix}{column} of {symbol} on {stamp(time, panel.bar)} is {values[t, n]:g}"
-            kind = "hole" if holes[t, n] else "price"
-            rule = _value_rule(column, values[t, n])
-            yield Flaw(kind, True, f"{fact}: {rule}; correct it or leave the bar out", symbol, time)
+            fact = f"{prefix}{column} of {symbol} on {stamp(panel.times[t], panel.bar)} is {values[t, n]:g}"
+            message = f"{fact}: {_value_rule(column, values[t, n])}; correct it or leave the bar out"
+            yield Flaw("hole" if holes[t, n] else "price", True, message, symbol, panel.times[t])
 
 
 def _value_rule(column: str, value: float) -> str:
@@ -148,13 +146,11 @@ def _value_rule(column: str, value: float) -> str:
         return "spreads are fractions of the price, 0 or more and below 1 (0.0005 for 5 basis points)"
     if column == "dividend":
         return "dividends are cash per share, 0 or more and below the close before"
-    if np.isfinite(value) and value > 0:
-        return (
-            f"volumes must be at most {MAX_VOLUME:g}"
-            if column == "volume"
-            else f"prices must lie between {MIN_PRICE:g} and {MAX_PRICE:g}"
-        )
-    return "volumes must be finite and not negative" if column == "volume" else "prices must be above zero and finite"
+    is_in_range = np.isfinite(value) and value > 0
+    if column == "volume":
+        return f"volumes must be {f'at most {MAX_VOLUME:g}' if is_in_range else 'finite and not negative'}"
+    limits = f"lie between {MIN_PRICE:g} and {MAX_PRICE:g}" if is_in_range else "be above zero and finite"
+    return f"prices must {limits}"
 
 
 def _benchmark(panel: Panel) -> Iterator[Flaw]:
@@ -211,18 +207,20 @@ def _repeats(panel: Panel) -> Iterator[Flaw]:
     most_repeat = mostly_repeated_bars(panel, cells)
     only_closes = not {"open", "high", "low", "volume"} & set(panel.columns)
     by_chance = REPEATED_BARS if only_closes and len(panel.symbols) == 1 else 0.0
-    for is_repeat, contents in ((all_repeat, "every price"), (most_repeat, "the prices of most tickers")):
+    import_fix = "import with --drop-repeats (drop_repeats=True in Python), or remove these rows."
+    row_fix = "remove these rows, or leave the tickers out of them."
+    for is_repeat, contents, fix in (
+        (all_repeat, "every price", import_fix),
+        (most_repeat, "the prices of most tickers", row_fix),
+    ):
         count = int(is_repeat.sum())
         if count > (by_chance if daily else REPEATED_INTRADAY_BARS) * bars:
+            time = panel.times[is_repeat.argmax()]
             message = (
                 f"{_share(count, bars)} {'repeats' if count == 1 else 'repeat'} {contents} of the bar before, first on "
-                f"{stamp(panel.times[is_repeat.argmax()], panel.bar)}: filled weekends or holidays add returns of zero"
+                f"{stamp(time, panel.bar)}: filled weekends or holidays add returns of zero; {fix}"
             )
-            fix = "import with --drop-repeats (drop_repeats=True in Python), or remove these rows."
-            message += (
-                f"; {fix}" if contents == "every price" else "; remove these rows, or leave the tickers out of them."
-            )
-            yield Flaw("repeat", False, message, time=panel.times[is_repeat.argmax()])
+            yield Flaw("repeat", False, message, time=time)
     cells[all_repeat | most_repeat] = False
     limit = REPEATED_CLOSES if only_closes else REPEATED_PRICES
     for n in np.flatnonzero(cells.sum(0) > np.maximum(limit * panel.tradable.sum(0), FEW_REPEATS)) if daily else ():
@@ -271,13 +269,11 @@ def _splits(panel: Panel) -> Iterator[Flaw]:
         moves = np.diff(np.log(panel.close[bars, n]))
         if np.abs(moves).max() <= _SMALLEST_SPLIT:  # spares the quantiles: a second per million bars
             continue
-        usual_moves = (
-            pd.Series(np.abs(moves)).rolling(SPLIT_WINDOW, center=True, min_periods=SPLIT_WINDOW // 2).quantile(0.9)
-        )
-        is_far = (
-            np.abs(moves) - np.minimum(SPLIT_TOLERANCE, usual_moves.to_numpy()) > SPLIT_SIZE * usual_moves.to_numpy()
-        )
-        for i in np.flatnonzero(is_far & (np.abs(moves) > _SMALLEST_SPLIT)):
+        size = np.abs(moves)
+        windows = pd.Series(size).rolling(SPLIT_WINDOW, center=True, min_periods=SPLIT_WINDOW // 2)
+        usual_size = windows.quantile(0.9).to_numpy()
+        is_far = size - np.minimum(SPLIT_TOLERANCE, usual_size) > SPLIT_SIZE * usual_size
+        for i in np.flatnonzero(is_far & (size > _SMALLEST_SPLIT)):
             new_shares, old_shares = min(SPLITS, key=lambda ratio: abs(moves[i] + np.log(ratio[0] / ratio[1])))
             tolerance = SMALL_SPLIT_TOLERANCE if old_shares in (2, 4) and new_shares > old_shares else SPLIT_TOLERANCE
             if abs(moves[i] + np.log(new_shares / old_shares)) > tolerance:
@@ -323,13 +319,10 @@ def _lifetimes(panel: Panel) -> Iterator[Flaw]:
         if last < panel.times.size - 1:
             message = f"{symbol} ends early, on {stamp(panel.times[last], panel.bar)}, and is untradable after."
             yield Flaw("early end", False, message, symbol, panel.times[last])
-        missing = last - first + 1 - bars.size
-        if missing:
+        if missing := last - first + 1 - bars.size:
             hole = panel.times[first + int(np.argmin(panel.tradable[first : last + 1, n]))]
-            bar_count = "1 bar" if missing == 1 else f"{missing} bars"
-            message = (
-                f"{symbol} lacks {bar_count} inside its life, first on {stamp(hole, panel.bar)}, untradable there."
-            )
+            count = f"{missing} bar{'s' * (missing > 1)}"
+            message = f"{symbol} lacks {count} inside its life, first on {stamp(hole, panel.bar)}, untradable there."
             yield Flaw("gap", False, message, symbol, hole)
 
 
@@ -383,10 +376,9 @@ def _unknown_spreads(panel: Panel) -> Iterator[Flaw]:
     for n in np.flatnonzero(unknown.any(0)):
         count = int(unknown[:, n].sum())
         time = panel.times[int(unknown[:, n].argmax())]
-        bar_count = "1 bar" if count == 1 else f"{count} bars"
         message = (
-            f"{panel.symbols[n]} has no spread on {bar_count}, first on {stamp(time, panel.bar)}: its spreads cannot "
-            "be charged."
+            f"{panel.symbols[n]} has no spread on {count} bar{'s' * (count > 1)}, first on {stamp(time, panel.bar)}: "
+            "its spreads cannot be charged."
         )
         yield Flaw("spread", False, message, panel.symbols[n], time)
 

@@ -80,14 +80,12 @@ def read_membership(path: Path) -> list[Spell]:
     Raises DataError naming the line for a missing column, a date that is none, and a spell that ends before it begins.
     """
     table = read_side_table(path, "memberships")
-    columns = []
-    for aliases in (SYMBOL, FROM, TO):
-        cells = column_of(table, aliases)
+    columns = {aliases[0]: column_of(table, aliases) for aliases in (SYMBOL, FROM, TO)}
+    for name, cells in columns.items():
         if cells is None:
-            raise DataError(f"{path} has no column {aliases[0]!r}: a membership table has symbol, from and to")
-        columns.append(cells)
+            raise DataError(f"{path} has no column {name!r}: a membership table has symbol, from and to")
     spells = []
-    for i, (symbol, first, last) in enumerate(zip(*columns, strict=True)):
+    for i, (symbol, first, last) in enumerate(zip(*columns.values(), strict=True)):  # type: ignore[arg-type]
         location = f"{path}, line {i + 2}"
         try:
             begin, end = first_moment(first), last_moment(last) if last else None

@@ -151,7 +151,7 @@ class TrialRegistry:
         """Count trials of one run; trials that are already counted stay. name: name of the data set in lists."""
         rows = [
             (data, run, t.agent, t.seed, t.generation, json.dumps(dict(t.hyperparameters), sort_keys=True),
-             t.first, t.last, t.sharpe, _pack_returns(t.excess), _now())
+             t.first, t.last, t.sharpe, None if t.excess is None else _packed_float32(t.excess), _now())
             for t in trials
         ]  # fmt: skip
         with self._open() as database:
@@ -170,7 +170,7 @@ class TrialRegistry:
             if packed_returns is None:
                 cluster_count = max(cluster_count, 1)  # all diverged trials count as one
             else:
-                excess = np.frombuffer(zlib.decompress(packed_returns), dtype="<f4").astype(np.float64)
+                excess = _unpacked_float32(packed_returns)
                 windows.setdefault((first, last, len(excess)), []).append(excess)
         cluster_count += sum(effective_trial_count(np.stack(columns, 1)) for columns in windows.values())
         return TrialCounts(len(rows), cluster_count, len({row[0] for row in rows}))
@@ -345,19 +345,22 @@ def _stored_fingerprint(database: sqlite3.Connection, data: str) -> DatasetFinge
 
 def _pack_fingerprint(fingerprint: DatasetFingerprint) -> tuple[str, bytes, bytes]:
     days = fingerprint.days.astype("datetime64[D]").astype("<i8").astype("<i4")
-    levels = fingerprint.levels.astype("<f4")
-    return json.dumps(sorted(fingerprint.symbols)), zlib.compress(days.tobytes()), zlib.compress(levels.tobytes())
+    symbols = json.dumps(sorted(fingerprint.symbols))
+    return symbols, zlib.compress(days.tobytes()), _packed_float32(fingerprint.levels)
 
 
 def _unpack_fingerprint(symbols: str, days: bytes, levels: bytes) -> DatasetFingerprint:
     dates = np.frombuffer(zlib.decompress(days), dtype="<i4").astype("datetime64[D]")
-    index = np.frombuffer(zlib.decompress(levels), dtype="<f4").astype(np.float64)
-    return DatasetFingerprint(frozenset(json.loads(symbols)), dates, index)
+    return DatasetFingerprint(frozenset(json.loads(symbols)), dates, _unpacked_float32(levels))
 
 
-def _pack_returns(values: Floats | None) -> bytes | None:
+def _packed_float32(values: Floats) -> bytes:
     """Compressed float32: precise enough for correlations."""
-    return None if values is None else zlib.compress(np.asarray(values, dtype="<f4").tobytes())
+    return zlib.compress(np.asarray(values, dtype="<f4").tobytes())
+
+
+def _unpacked_float32(data: bytes) -> Floats:
+    return np.frombuffer(zlib.decompress(data), dtype="<f4").astype(np.float64)
 
 
 def _now() -> str:

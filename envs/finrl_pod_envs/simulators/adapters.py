@@ -53,39 +53,6 @@ class VecTask(Protocol):
     def reset_done(self) -> tuple[Groups, Tensor]: ...
 
 
-class IsaacLabTask(Protocol):
-    """Used part of `ManagerBasedRLEnv` and `DirectRLEnv` of Isaac Lab: resets happen inside `step`.
-
-    step: actions [N, D] -> ({"policy": [N, S]}, reward [N], terminated [N], truncated [N], extras).
-    """
-
-    num_envs: int
-    device: Any
-
-    @property
-    def single_action_space(self) -> Any: ...
-
-    def reset(self, seed: int | None = None) -> tuple[Groups, Extras]: ...
-
-    def step(self, action: Tensor) -> tuple[Groups, Tensor, Tensor, Tensor, Extras]: ...
-
-
-class RslRlTask(Protocol):
-    """What is used of `rsl_rl.env.VecEnv`: resets happen inside `step`.
-
-    step: actions [N, D] -> (TensorDict with "policy" [N, S], reward [N], done [N], {"time_outs": [N]}). `seed` and
-    `reset` are called if the environment has them, as the wrapper of Isaac Lab does.
-    """
-
-    num_envs: int
-    num_actions: int
-    device: Any
-
-    def get_observations(self) -> Any: ...
-
-    def step(self, actions: Tensor) -> tuple[Any, Tensor, Tensor, Extras]: ...
-
-
 class _SimulatorEnv:
     """Shared by the adapters: sizes, views [P, E, ...] of tensors [N, ...], and the copies that are needed."""
 
@@ -199,8 +166,11 @@ class VecTaskEnv(_SimulatorEnv):
 class IsaacLabEnv(_SimulatorEnv):
     """An Isaac Lab environment as a VecEnv; the actor observes the group "policy"."""
 
-    def __init__(self, task: IsaacLabTask, *, members: Sequence[int] = (0,)) -> None:
-        """Resets the environment, to see its observations. Raises ConfigError for a group that is not one tensor."""
+    def __init__(self, task: Any, *, members: Sequence[int] = (0,)) -> None:
+        """task: `ManagerBasedRLEnv` or `DirectRLEnv` of Isaac Lab, which reset inside `step`.
+
+        Resets the environment, to see its observations. Raises ConfigError for a group that is not one tensor.
+        """
         first = task.reset()[0].get(GROUP)
         if not isinstance(first, Tensor) or first.dim() != 2:
             raise ConfigError(
@@ -227,7 +197,8 @@ class IsaacLabEnv(_SimulatorEnv):
 class RslRlEnv(_SimulatorEnv):
     """An environment of rsl_rl as a VecEnv; the actor's observations are those of the group "policy"."""
 
-    def __init__(self, task: RslRlTask, *, members: Sequence[int] = (0,)) -> None:
+    def __init__(self, task: Any, *, members: Sequence[int] = (0,)) -> None:
+        """task: a `rsl_rl.env.VecEnv`; `seed` and `reset` are called if it has them, as the wrapper of Isaac Lab."""
         first: Tensor = task.get_observations()[GROUP]
         super().__init__(task.num_envs, (first.shape[1], task.num_actions), task.device, members)
         self.task = task

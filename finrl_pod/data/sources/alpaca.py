@@ -102,8 +102,10 @@ class AlpacaSource:
         from alpaca.data.historical import StockHistoricalDataClient
 
         url = self.url or os.environ.get(URL) or None
-        if url is not None:
-            _check_url(url)
+        address = urlsplit(url or "https:")
+        # Keys are sent with every request.
+        if address.scheme != "https" and not (address.scheme == "http" and address.hostname in _LOOPBACK):
+            raise DataError(f"{URL} must be an https address (http on this machine only), got {url!r}")
         client = StockHistoricalDataClient(key, secret, raw_data=True, url_override=url)
         # Its built-in retries wait a fixed time and skip most server errors; its requests have no timeout.
         client._retry = 0
@@ -143,14 +145,6 @@ def _keys() -> tuple[str, str]:
         missing = " and ".join(n for n, v in ((KEY, key), (SECRET, secret)) if not v)
         raise SetupError(f"missing environment variables for Alpaca: {missing}; set them to your API keys")
     return key, secret
-
-
-def _check_url(url: str) -> None:
-    """Keys are sent with every request: require https except on this machine."""
-    address = urlsplit(url)
-    if address.scheme == "https" or (address.scheme == "http" and address.hostname in _LOOPBACK):
-        return
-    raise DataError(f"{URL} must be an https address (http on this machine only), got {url!r}")
 
 
 def _refusal(status: int | None, text: str, keys: tuple[str, str]) -> str:

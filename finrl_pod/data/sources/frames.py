@@ -53,11 +53,9 @@ def panel_of_rows(
     _check_times(times, codes, symbols, bar, location)
     union, t = np.unique(times, return_inverse=True)
     shape = len(union), len(symbols)
-    columns = {}
-    for column in (c for c in PANEL_COLUMNS if c in rows.columns):
-        values = np.full(shape, np.nan)
+    columns = {column: np.full(shape, np.nan) for column in PANEL_COLUMNS if column in rows.columns}
+    for column, values in columns.items():
         values[t, codes] = rows[column].to_numpy(dtype=np.float64)
-        columns[column] = values
     origin = np.full(shape, -1)
     origin[t, codes] = np.arange(len(rows))
 
@@ -110,11 +108,9 @@ def _sectors(
     first = np.unique(codes, return_index=True)[1]
     for row in np.flatnonzero((text != text[first][codes]) | (text == ""))[:1]:
         prefix = f"{location(int(row))}: " if location else ""
-        name = symbols[codes[row]]
-        sector = str(text[row])
-        first_sector = str(text[first[codes[row]]])
-        fact = f"the sectors {first_sector!r} and {sector!r}" if sector else "no sector"
-        raise DataError(f"{prefix}{name} has {fact}: every ticker needs one, the same on all its bars")
+        sectors = f"the sectors {str(text[first[codes[row]]])!r} and {str(text[row])!r}"
+        fact = f"{symbols[codes[row]]} has {sectors if text[row] else 'no sector'}"
+        raise DataError(f"{prefix}{fact}: every ticker needs one, the same on all its bars")
     return [str(sector) for sector in text[first]]
 
 
@@ -122,8 +118,7 @@ def check_delivered(
     symbols: Sequence[str], delivered_symbols: Sequence[str], source: str, reasons: Sequence[str] = ()
 ) -> None:
     """Raises FetchError naming the missing tickers, with reasons of the source if any."""
-    missing = [s for s in symbols if s not in set(delivered_symbols)]
-    if missing:
+    if missing := [s for s in symbols if s not in set(delivered_symbols)]:
         explanation = f" ({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
         raise FetchError(
             f"{source} has no bars in that range for {', '.join(missing)}{explanation}: nothing was stored; "
@@ -161,16 +156,13 @@ def _check_times(
         return
     wrong_row = wrong[np.argmin(order[wrong])]
     row = int(order[wrong_row])
-    previous_row = int(order[wrong_row - 1])
-    prefix = f"{location(row)}: " if location else ""
-    symbol = symbols[codes[row]]
+    subject = f"{location(row)}: {symbols[codes[row]]}" if location else symbols[codes[row]]
     time = stamp(times[row], bar)
     if steps[wrong_row - 1] == 0:
         fix = "remove one" if bar != "1d" else "remove one, or name the bar (--bar 1h, 15m or 1m) of intraday prices"
-        raise DataError(f"{prefix}{symbol} has two bars on {time}: {fix}")
-    raise DataError(
-        f"{prefix}{symbol} goes back in time, from {stamp(times[previous_row], bar)} to {time}: sort the rows by time"
-    )
+        raise DataError(f"{subject} has two bars on {time}: {fix}")
+    previous_time = stamp(times[order[wrong_row - 1]], bar)
+    raise DataError(f"{subject} goes back in time, from {previous_time} to {time}: sort the rows by time")
 
 
 def adjusted_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:

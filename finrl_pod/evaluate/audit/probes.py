@@ -58,17 +58,12 @@ def table_bars(panel: Panel, market: MarketTensor, probes: int, *, every_bar: bo
         return list(range(1, last + 1))
     rng = np.random.default_rng(seed)
     candidates = [rng.choice(np.arange(1, last + 1), min(probes, last), replace=False)]
-    candidates += [np.array(EARLY), _year_ends(panel), _gap_bars(panel)]
+    year_ends = np.flatnonzero(np.diff(panel.times.astype("datetime64[Y]").astype(np.int64)))
+    candidates += [np.array(EARLY), year_ends - 1, year_ends, _gap_bars(panel)]
     raw = market.raw_features.cpu().numpy()
     candidates += [_event_bars(raw[..., i]) for i in range(raw.shape[-1])]
     bars = np.unique(np.concatenate([values.astype(np.int64) for values in candidates]))
     return [int(t) for t in bars if 1 <= t <= last]
-
-
-def _year_ends(panel: Panel) -> Bars:
-    """The two last bars of each year."""
-    last = np.flatnonzero(np.diff(panel.times.astype("datetime64[Y]").astype(np.int64)))
-    return np.concatenate([last - 1, last])
 
 
 def _gap_bars(panel: Panel) -> Bars:
