@@ -85,7 +85,7 @@ def read_membership(path: Path) -> list[Spell]:
         if cells is None:
             raise DataError(f"{path} has no column {name!r}: a membership table has symbol, from and to")
     spells = []
-    for i, (symbol, first, last) in enumerate(zip(*columns.values(), strict=True)):  # type: ignore[arg-type]
+    for i, (symbol, first, last) in enumerate(zip(*columns.values(), strict=True)):
         location = f"{path}, line {i + 2}"
         try:
             begin, end = first_moment(first), last_moment(last) if last else None

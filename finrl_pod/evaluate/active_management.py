@@ -58,26 +58,24 @@ def active_statistics(
     draws: int = DRAWS,
     periods_per_year: float = BARS_PER_YEAR,
     risk_free: ArrayLike | None = None,
-    mean_block: float | None = None,
 ) -> ActiveStatistics:
     """Statistics of simple returns [T] relative to a base [T] over the same bars, with intervals.
 
-    risk_free: [T], return of cash. mean_block: bars, chosen for the active returns if None. A ratio of constant returns
-    counts as 0, and so does the beta to a constant base. Raises InputError for lengths that differ, fewer than
-    `MIN_BARS` bars, returns that are not finite, and a level outside (0, 1).
+    risk_free: [T], return of cash. A ratio of constant returns counts as 0, and so does the beta to a constant base.
+    Raises InputError for lengths that differ, fewer than `MIN_BARS` bars, returns that are not finite, and a level
+    outside (0, 1).
     """
     account, reference = _excess_pair(returns, base, risk_free)
     check_level(level)
     check_draws(draws)
-    block = block_length(account - reference) if mean_block is None else mean_block
+    active = account - reference
     samples = bootstrap_statistics(
         lambda bars: _statistics(account[bars], reference[bars], periods_per_year),
-        *(len(account), block, draws, np.random.default_rng(seed)),
+        *(len(account), block_length(active), draws, np.random.default_rng(seed)),
     )
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
     value = _statistics(account[None], reference[None], periods_per_year)[0]
     sharpe, information, beta = (Interval(float(value[i]), float(low[i]), float(high[i])) for i in range(3))
-    active = account - reference
     alpha = annual_mean(alpha_series(active, reference).values, level, periods_per_year, REGRESSION)
     error = float(active.std(ddof=1) * np.sqrt(periods_per_year))
     return ActiveStatistics(sharpe, information, alpha, beta, error, years_to_show(information.value))

@@ -150,9 +150,7 @@ def _at_horizon(
     quantile_returns = [means / horizon / BASIS_POINT for means in row_means]
     spread = quantile_returns[-1] - quantile_returns[0]
     spread = spread[np.isfinite(spread)]
-    spread_low, spread_high = np.nan, np.nan
-    if len(spread) >= MIN_BARS:
-        spread_low, spread_high = overlapping_mean_interval(spread, horizon)
+    interval = overlapping_mean_interval(spread, horizon) if len(spread) >= MIN_BARS else (np.nan, np.nan)
     return HorizonFigures(
         horizon=horizon,
         bars=len(coefficients),
@@ -163,8 +161,8 @@ def _at_horizon(
         positive=float((coefficients > 0).mean()),
         quantiles=tuple(map(known_mean, quantile_returns)),
         spread=known_mean(spread),
-        spread_low=spread_low,
-        spread_high=spread_high,
+        spread_low=interval[0],
+        spread_high=interval[1],
     )
 
 

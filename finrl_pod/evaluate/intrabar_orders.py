@@ -7,8 +7,7 @@ The order of prices within a bar is unknown, so every choice is the worse one fo
 - A take-profit fills at its level, also if the bar opens above it.
 - A trailing stop follows the highest price of the bars before, and the entry price.
 - A limit order to buy fills if the low of the bar is below the limit, at the limit, also if the bar opens lower;
-  otherwise
-  it lapses at the end of the bar.
+  otherwise it lapses at the end of the bar.
 
 Holdings are long. Purchases at the open of a bar are protected from that bar on.
 """
@@ -23,7 +22,7 @@ import torch
 
 from finrl_pod.errors import InputError
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
+from finrl_pod.types import MarketTensor, Panel, Tensor
 
 
 @dataclass(frozen=True)
@@ -54,17 +53,13 @@ class OrderRules:
 
     def sentences(self) -> list[str]:
         """For reports."""
-        lines = []
-        if self.stop_loss:
-            lines.append(f"Stop: a holding is sold {self.stop_loss:g} of its entry price below it.")
-        if self.take_profit:
-            lines.append(f"Take-profit: a holding is sold {self.take_profit:g} of its entry price above it.")
-        if self.trailing_stop:
-            lines.append(f"Trailing stop: a holding is sold {self.trailing_stop:g} of its highest price below it.")
-        if self.entry_limit:
-            lines.append(
-                f"Limit orders: buys fill {self.entry_limit:g} below the close of the decision, or lapse after a bar."
-            )
+        texts = {
+            "stop_loss": "Stop: a holding is sold {:g} of its entry price below it.",
+            "take_profit": "Take-profit: a holding is sold {:g} of its entry price above it.",
+            "trailing_stop": "Trailing stop: a holding is sold {:g} of its highest price below it.",
+            "entry_limit": "Limit orders: buys fill {:g} below the close of the decision, or lapse after a bar.",
+        }
+        lines = [text.format(share) for name, text in texts.items() if (share := getattr(self, name))]
         return [*lines, "Within a bar, the worse order of prices is assumed."] if lines else []
 
 
@@ -90,7 +85,10 @@ class IntrabarOrders:
         if rules.short:
             raise InputError("stops and limits are for long holdings; set environment.short = false")
         self._orders = orders
-        self._open, self._high, self._low = (_tensor(x, market) for x in (panel.open, panel.high, panel.low))
+        self._open, self._high, self._low = (
+            torch.from_numpy(np.ascontiguousarray(prices)).to(market.close.device)
+            for prices in (panel.open, panel.high, panel.low)
+        )
         self._entry = torch.zeros(1)
         self._peak = torch.zeros(1)
 
@@ -139,7 +137,3 @@ class IntrabarOrders:
         is_sold = is_stopped | is_taken
         self._entry, self._peak = (torch.where(is_sold, 0.0, x) for x in (self._entry, self._peak))
         return torch.where(is_sold, shares, 0.0), price
-
-
-def _tensor(values: Floats, market: MarketTensor) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values)).to(market.close.device)

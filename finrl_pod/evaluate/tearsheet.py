@@ -57,7 +57,7 @@ def drawdowns(times: Times, equity: ArrayLike, limit: int = LISTED_DRAWDOWNS) ->
     found_drawdowns = []
     for start, end in zip(starts, ends, strict=True):
         trough = start + int(np.argmin(falls[start:end]))
-        recovered = str(days[end]) if end < len(days) else None
+        recovery_day = str(days[end]) if end < len(days) else None
         bars = min(int(end), len(days) - 1) - int(start) + 1
         found_drawdowns.append(Drawdown(str(days[start - 1]), str(days[trough]), recovered, float(falls[trough]), bars))
     return sorted(found_drawdowns, key=lambda item: item.depth)[:limit]

@@ -182,10 +182,6 @@ def measure_edge(
     periods_per_year: float = BARS_PER_YEAR,
     seed: int = 0,
     draws: int = DRAWS,
-    reference: str = "",
-    portfolio: str = "",
-    period_name: str = "on test",
-    is_demonstration: bool = False,
 ) -> Edge:
     """Test an account for an edge over a base, and tell the cases apart.
 
@@ -228,10 +224,6 @@ def measure_edge(
         base=base_risk,
         tests=tests,
         interval_level=LEVEL,
-        reference=reference,
-        portfolio=portfolio,
-        where=period_name,
-        is_demonstration=is_demonstration,
     )
 
 

@@ -120,22 +120,15 @@ def edge_rule(evidence: PromotionEvidence, gate: GateConfig) -> tuple[Rule, Edge
             validation=selected_period(evidence),
             periods_per_year=bars_per_year(champion.times),
             seed=evidence.seed,
-            reference=evidence.reference,
-            portfolio=evidence.base,
-            period_name=evidence.where,
-            is_demonstration=evidence.is_demonstration,
         )
     except InputError as error:
         sentence = f"The test for an edge cannot be computed: {error}"
         return Rule(name="edge", value=None, limit=level, passed=False, sentence=sentence), None
-    rule = Rule(
-        name="edge",
-        value=edge.p_value,
-        limit=level,
-        passed=edge.case == "shown",
-        sentence=_edge_sentence(edge, evidence, gate),
-    )
-    return rule, edge
+    labels = {"reference": evidence.reference, "portfolio": evidence.base, "where": evidence.where}
+    edge = edge.model_copy(update={**labels, "is_demonstration": evidence.is_demonstration})
+    sentence = _edge_sentence(edge, evidence, gate)
+    is_shown = edge.case == "shown"
+    return Rule(name="edge", value=edge.p_value, limit=level, passed=is_shown, sentence=sentence), edge
 
 
 def _edge_sentence(edge: Edge, evidence: PromotionEvidence, gate: GateConfig) -> str:
@@ -229,17 +222,14 @@ def audit_rule(evidence: PromotionEvidence) -> Rule:
     if failures is None:
         return Rule(name="audit", value=None, limit=0, passed=False, sentence="The champion was not audited")
     if not failures:
-        warning_count = len(evidence.warnings)
-        warning_text = (
-            f"; {warning_count} warning{'s' * (warning_count > 1)}; promote and the report list them"
-            if warning_count
-            else ""
-        )
-        return Rule(name="audit", value=0, limit=0, passed=True, sentence=f"The audit found no failures{warning_text}")
-    count = "1 failure" if len(failures) == 1 else f"{len(failures)} failures, the first"
-    return Rule(
-        name="audit", value=len(failures), limit=0, passed=False, sentence=f"The audit found {count}: {failures[0]}"
-    )
+        count = len(evidence.warnings)
+        sentence = "The audit found no failures"
+        if count:
+            sentence += f"; {count} warning{'s' * (count > 1)}; promote and the report list them"
+        return Rule(name="audit", value=0, limit=0, passed=True, sentence=sentence)
+    subject = "1 failure" if len(failures) == 1 else f"{len(failures)} failures, the first"
+    sentence = f"The audit found {subject}: {failures[0]}"
+    return Rule(name="audit", value=len(failures), limit=0, passed=False, sentence=sentence)
 
 
 # ---------------------------------------------------------------------- statistics
@@ -302,18 +292,19 @@ def varying_trials(trials: Floats) -> Floats:
 
 def _superior_ability(evidence: PromotionEvidence, draws: int) -> dict[str, float]:
     """p-values on test of superior predictive ability over each baseline."""
-    champion, others = _test_returns(evidence, CHAMPION)
+    champion, baselines = _test_returns(evidence, CHAMPION)
     return {
         name: superior_predictive_ability(returns, champion, seed=evidence.seed, draws=draws)
-        for name, returns in others.items()
+        for name, returns in baselines.items()
     }
 
 
 def _reality_check(evidence: PromotionEvidence, draws: int) -> float | None:
     """p-value on test of the Reality Check of White; None if no result differs from the reference."""
-    reference, others = _test_returns(evidence, evidence.reference)
-    models = list(others.values())
-    return reality_check(reference, np.stack(models, 1), seed=evidence.seed, draws=draws) if models else None
+    reference, models = _test_returns(evidence, evidence.reference)
+    if not models:
+        return None
+    return reality_check(reference, np.stack(list(models.values()), 1), seed=evidence.seed, draws=draws)
 
 
 def _test_returns(evidence: PromotionEvidence, name: str) -> tuple[Floats, dict[str, Floats]]:

@@ -200,11 +200,12 @@ class TrialRegistry:
                     markets[a].append(b)
                     markets[b].append(a)
             entries: dict[str, list[LookEntry]] = defaultdict(list)
-            for data, subject, begin, end, what, made, row_number in looks:
-                same = [data, *markets[data]]
-                look = Look(data, subject, begin, end, what)
-                number = _count(database, same, look, until=row_number)
-                entries[data].append(LookEntry(begin, end, what, made, number, _count(database, same, look)))
+            for data, subject, begin, end, description, made, row_number in looks:
+                hashes = [data, *markets[data]]
+                look = Look(data, subject, begin, end, description)
+                number = _count(database, hashes, look, until=row_number)
+                look_count = _count(database, hashes, look)
+                entries[data].append(LookEntry(begin, end, description, made, number, look_count))
         data_sets = []
         for data in dict.fromkeys([*trials, *entries]):
             count, runs, made = trials.get(data, (0, 0, ""))
@@ -333,8 +334,8 @@ def _same_market_data(database: sqlite3.Connection, look: Look, fingerprint: Dat
         (look.data, look.last, look.first),
     ).fetchall()
     fingerprints = [(data, _stored_fingerprint(database, data)) for (data,) in rows]
-    others = [data for data, other in fingerprints if fingerprint and other and same_market(fingerprint, other)]
-    return [look.data, *others]
+    hashes = [data for data, entry in fingerprints if fingerprint and entry and same_market(fingerprint, entry)]
+    return [look.data, *hashes]
 
 
 def _stored_fingerprint(database: sqlite3.Connection, data: str) -> DatasetFingerprint | None:

@@ -270,32 +270,29 @@ class _Checker:
         return not self.faults.keys() & {"shape", "dtype", "device"}
 
     def observation(self, subject: str, observation: Any, step: int) -> None:
+        rows = observation
+        size = self.env.observation_size
         if isinstance(observation, Observation):  # of a market
             rows = observation.account
-            name = f"the account of {subject}"
+            subject = f"the account of {subject}"
             size = rows.shape[-1]
-        else:
-            rows = observation
-            name = subject
-            size = self.env.observation_size
-        if self._tensor(name, rows, (*self.shape, size), "a floating-point number"):
+        if self._tensor(subject, rows, (*self.shape, size), "a floating-point number"):
             self._finite("observation", rows, step)
 
     def _tensor(self, subject: str, x: Any, shape: tuple[int, ...], kind: str) -> bool:
         if not isinstance(x, Tensor):
             self.faults.add("dtype", f"{subject} is of type {type(x).__name__}; return a torch tensor")
             return False
+        fits = x.dtype == torch.bool if kind == "bool" else x.is_floating_point()
         if tuple(x.shape) != shape:
             self.faults.add("shape", f"{subject} has the shape {tuple(x.shape)}, the contract asks for {shape}")
-            return False
-        fits = x.dtype == torch.bool if kind == "bool" else x.is_floating_point()
-        if not fits:
+        elif not fits:
             self.faults.add("dtype", f"{subject} has the dtype {x.dtype}, the contract asks for {kind}")
-            return False
-        if x.device.type != self.env.device.type:
+        elif x.device.type != self.env.device.type:
             self.faults.add("device", f"{subject} is on the device {x.device}, the environment says {self.env.device}")
-            return False
-        return True
+        else:
+            return True
+        return False
 
     def _finite(self, name: str, x: Tensor, step: int) -> None:
         bad = ~torch.isfinite(x)

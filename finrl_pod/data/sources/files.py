@@ -180,18 +180,18 @@ def _panel(tables: Sequence[_LongPart | _WidePart], read_options: ReadOptions, s
         "allow_gaps": read_options.allow_gaps,
     }
     if len(tables) == 1 and isinstance(tables[0], _WidePart):
-        wide = tables[0]
-        panel = panel_of_columns(wide.times, wide.symbols, wide.close, location=wide.where, **options)
+        table = tables[0]
+        panel = panel_of_columns(table.times, table.symbols, table.close, location=table.where, **options)
     else:
-        parts = [table.long() if isinstance(table, _WidePart) else table for table in tables]
-        rows = pd.concat([part.rows for part in parts], ignore_index=True) if len(parts) > 1 else parts[0].rows
-        starts = np.cumsum([0, *(len(part.rows) for part in parts)])
+        long_tables = [table.long() if isinstance(table, _WidePart) else table for table in tables]
+        rows = pd.concat([table.rows for table in long_tables], ignore_index=True)
+        starts = np.cumsum([0, *(len(table.rows) for table in long_tables)])
 
-        def where(row: int) -> str:
+        def location(row: int) -> str:
             number = int(np.searchsorted(starts, row, "right")) - 1
-            return parts[number].where(row - int(starts[number]))
+            return long_tables[number].where(row - int(starts[number]))
 
-        panel = panel_of_rows(rows, location=where, **options)
+        panel = panel_of_rows(rows, location=location, **options)
     return without_repeats(panel) if read_options.drop_repeats else panel
 
 

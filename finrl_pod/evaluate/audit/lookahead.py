@@ -345,7 +345,7 @@ def _compare_features(base: PipelineRun, changed_run: PipelineRun, k: int) -> Ch
 
 def _compare_markets(base: PipelineRun, changed_run: PipelineRun, k: int) -> Changes:
     """Closes, tradability and turbulence up to k; fills and spreads of the decisions up to k - 1."""
-    for table, part, stop in (
+    for table, name, stop in (
         ("close", "the closing price for valuation", k + 1),
         ("tradable", "the mask of tradable tickers", k + 1),
         ("turbulence", "turbulence", k + 1),
@@ -355,7 +355,7 @@ def _compare_markets(base: PipelineRun, changed_run: PipelineRun, k: int) -> Cha
     ):
         a, b = (getattr(run.market, table) for run in (base, changed_run))
         if a is not None and b is not None:
-            yield from _compare_rows(part, a[:stop], b[:stop])
+            yield from _compare_rows(name, a[:stop], b[:stop])
 
 
 def _compare_environments(base: PipelineRun, changed_run: PipelineRun, k: int) -> Changes:
