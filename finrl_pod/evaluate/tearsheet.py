@@ -59,7 +59,8 @@ def drawdowns(times: Times, equity: ArrayLike, limit: int = LISTED_DRAWDOWNS) ->
         trough = start + int(np.argmin(falls[start:end]))
         recovery_day = str(days[end]) if end < len(days) else None
         bars = min(int(end), len(days) - 1) - int(start) + 1
-        found_drawdowns.append(Drawdown(str(days[start - 1]), str(days[trough]), recovered, float(falls[trough]), bars))
+        fall = float(falls[trough])
+        found_drawdowns.append(Drawdown(str(days[start - 1]), str(days[trough]), recovery_day, fall, bars))
     return sorted(found_drawdowns, key=lambda item: item.depth)[:limit]
 
 

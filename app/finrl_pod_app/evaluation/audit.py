@@ -388,11 +388,9 @@ def run_checks(
     bars = varied_costs.bars
     panel = pipeline.prepare_panel(pipeline.panel)
     period = MarketPeriod(pipeline.build(panel), *bars, pipeline.rules, pipeline.cash)
-    strategy = next(iter(pipeline.strategies.values()))
-    decisions, reference_decisions = (
-        backtest_recorded(fresh_copy(x), panel, period)[1].decisions for x in (strategy, reference)
-    )
-    sensitivities = sensitivity(decisions, reference_decisions, period)
+    strategy = fresh_copy(next(iter(pipeline.strategies.values())))
+    recordings = [backtest_recorded(x, panel, period)[1] for x in (strategy, fresh_copy(reference))]
+    sensitivities = sensitivity(*recordings, period)
     cost_findings = sensitivity_findings(pipeline, sensitivities, reference.name, cost, bars, varied_costs.split)
     return [*findings, *cost_findings], sensitivities
 

@@ -184,7 +184,8 @@ def _panel(tables: Sequence[_LongPart | _WidePart], read_options: ReadOptions, s
         panel = panel_of_columns(table.times, table.symbols, table.close, location=table.where, **options)
     else:
         long_tables = [table.long() if isinstance(table, _WidePart) else table for table in tables]
-        rows = pd.concat([table.rows for table in long_tables], ignore_index=True)
+        frames = [table.rows for table in long_tables]
+        rows = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
         starts = np.cumsum([0, *(len(table.rows) for table in long_tables)])
 
         def location(row: int) -> str:

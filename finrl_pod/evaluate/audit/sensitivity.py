@@ -14,13 +14,12 @@ from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, Status
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, bars_per_year
 from finrl_pod.evaluate.variations import Job, RecordingStrategy, simulate_recorded
 from finrl_pod.market.execution import MarketPeriod
-from finrl_pod.types import Floats, MarketTensor
+from finrl_pod.types import Floats
 
 CHECK = "sensitivity"
 COSTS_BPS = (0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)  # basis points per side
 MAX_COST_BPS = 9_999.0  # nearly the whole price
 DELAYS = (0, 1, 2, 3)  # further bars between a decision and its fill
-Decisions = Sequence[Floats | None]  # target weights [N] of each bar in order, None to keep the holdings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,20 +40,21 @@ class Sensitivity:
 
 
 def sensitivity(
-    decisions: Decisions,
-    reference: Decisions,
+    recording: RecordingStrategy,
+    reference: RecordingStrategy,
     period: MarketPeriod,
     costs: Sequence[float] = COSTS_BPS,
     delays: Sequence[int] = DELAYS,
 ) -> Sensitivity:
-    """Replay the decisions of a strategy and of a reference in a period, under other costs and delays.
+    """Replay the recorded decisions of a strategy and of a reference in a period, under other costs and delays.
 
     A delayed account stays in cash until its first decision is executed.
     """
     end = period.last - period.first
-    decision_lists = (decisions, reference, *([*[None] * delay, *decisions][:end] for delay in delays))
     cut = cut_market(period.market, period.first, period.last)
-    tables = torch.from_numpy(np.stack([_target_table(rows, cut) for rows in decision_lists]))
+    table = recording.table(cut.times)
+    delayed_tables = [np.concatenate([np.full_like(table[:k], np.nan), table])[: len(table)] for k in delays]
+    tables = torch.from_numpy(np.stack([table, reference.table(cut.times), *delayed_tables]))
     cost_rules = [dataclasses.replace(period.rules, cost_rate=cost / 1e4) for cost in costs]
     jobs = [Job(table, 0, end, rule) for table in (0, 1) for rule in cost_rules]
     jobs += [Job(2 + i, 0, end, period.rules) for i in range(len(delays))]
@@ -75,7 +75,7 @@ def break_even_cost(
     faster at the highest cost.
     """
     costs = sorted({*COSTS_BPS, min(at_least, MAX_COST_BPS)})
-    return sensitivity(recording.decisions, reference.decisions, period, costs=costs, delays=()).break_even
+    return sensitivity(recording, reference, period, costs=costs, delays=()).break_even
 
 
 def interpolate_break_even(costs: Sequence[float], growth: Sequence[float], reference: Sequence[float]) -> float:
@@ -146,13 +146,3 @@ def _delay_finding(result: Sensitivity, period: str) -> Finding:
     message = f"One bar of delay {change} the CAGR of {undelayed_growth:.2%} by {size:.2%}, {period}."
     status: Status = "warn" if result.delayed[0] > 0 >= result.delayed[1] else "pass"
     return Finding(CHECK, status, "delay", message, value=loss)
-
-
-def _target_table(decisions: Decisions, market: MarketTensor) -> Floats:
-    """Target weights [T, N] on the bars of a market, NaN where nothing was decided."""
-    bars, assets, _ = market.shape
-    table = np.full((bars, assets), np.nan)
-    for t, weights in enumerate(decisions):
-        if weights is not None:
-            table[t] = weights
-    return table

@@ -54,7 +54,7 @@ def test_growth_falls_with_costs_as_turnover_predicts() -> None:
     period = MarketPeriod(market, 0, BARS - 1, RULES, 1e6)
     _, alternating = backtest_recorded(AlternatingStrategy(), panel, period)
     _, held = backtest_recorded(HalfAndHalf(), panel, period)
-    result = sensitivity(alternating.decisions, held.decisions, period, costs=(0.0, 10.0, 20.0), delays=(0, 5))
+    result = sensitivity(alternating, held, period, costs=(0.0, 10.0, 20.0), delays=(0, 5))
     # At constant prices every bar sells all (times 1 - c) and buys again (divided by 1 + c); the first only buys.
     for cost, growth in zip(result.costs, result.growth, strict=True):
         c = cost / 1e4
@@ -70,7 +70,7 @@ def test_replay_without_changes_equals_the_backtest() -> None:
     panel, market = build(close)
     period = MarketPeriod(market, 0, BARS - 1, RULES, 1e6)
     backtest, alternating = backtest_recorded(AlternatingStrategy(), panel, period)
-    result = sensitivity(alternating.decisions, alternating.decisions, period, costs=(10.0,), delays=(0,))
+    result = sensitivity(alternating, alternating, period, costs=(10.0,), delays=(0,))
     expected = pytest.approx((log_growth(backtest.equity, bars_per_year(market.times)),), rel=1e-12)
     assert result.growth == expected
     assert result.delayed == expected
