@@ -5,6 +5,7 @@ Imports no torch, for the store: commands that only list something start at once
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import mmap
@@ -94,10 +95,8 @@ def available_bytes(device: torch.device) -> int:
 
 
 def _machine_bytes() -> int:
-    try:
+    with contextlib.suppress(OSError):
         for line in MEMINFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    except OSError:
-        pass
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # not Linux: total memory

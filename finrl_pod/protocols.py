@@ -8,16 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import pandas as pd
 import torch
 
-from finrl_pod.types import (
-    EnvStep,
-    Floats,
-    JointObservation,
-    JointStep,
-    Panel,
-    Positions,
-    Tensor,
-    Window,
-)
+from finrl_pod.types import EnvStep, Floats, JointObservation, JointStep, Panel, Positions, Tensor, Window
 
 
 @runtime_checkable

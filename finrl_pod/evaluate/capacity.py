@@ -30,6 +30,7 @@ PARTICIPATION = 0.1
 VOLUME_BARS = 21  # of the average volume
 SIZES = tuple(10 ** (5 + i / 2) for i in range(13))  # 100 thousand to 100 billion, in currency
 LEVEL = 0.90
+DRAWS_AT_ONCE = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,12 +142,8 @@ def _resampled_means(series: Floats, seed: int) -> Floats:
     """Means [draws, K] of series [K, L], the same blocks of bars for all sizes."""
     rng = np.random.default_rng(seed)
     block = block_length(series[0])
-    chunk = 100
-    chunks = []
-    for _ in range(0, DRAWS, chunk):
-        bars = resample_bars(series.shape[1], block, chunk, rng)
-        chunks.append(np.stack([row[bars].mean(1) for row in series], 1))
-    return np.concatenate(chunks)
+    samples = (resample_bars(series.shape[1], block, DRAWS_AT_ONCE, rng) for _ in range(0, DRAWS, DRAWS_AT_ONCE))
+    return np.concatenate([np.stack([row[bars].mean(1) for row in series], 1) for bars in samples])
 
 
 def _with_average_volume(market: MarketTensor, adv: float | None) -> MarketTensor:

@@ -21,7 +21,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest, check_cash, simulate
 from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.evaluate.metrics import bars_per_year, summary
-from finrl_pod.market.costs import HalfSpread, QuotedHalfSpread
+from finrl_pod.market.costs import Frictions, HalfSpread, QuotedHalfSpread
 from finrl_pod.market.execution import WEIGHT_TOLERANCE, ExecutionRules, MarketPeriod
 from finrl_pod.market.venue import known_half_spreads
 from finrl_pod.native.library import load
@@ -101,18 +101,11 @@ class RecordedBacktest:
         """Metrics of each job, as `finrl_pod.evaluate.metrics.summary`."""
         rows = []
         for v, job in enumerate(self.jobs):
-            bars = job.last - job.first + 1
-            traded_fractions = np.zeros(bars)
+            equity = self.equity[v, : job.last - job.first + 1]
+            traded_fractions = np.zeros(len(equity))
             traded_fractions[-1] = self.turnover[v]  # the metric only uses the sum
-            rows.append(
-                summary(
-                    self.equity[v, :bars],
-                    traded_fractions,
-                    self.costs[v : v + 1],
-                    self.bars_per_year,
-                    self.risk_free[v],
-                )
-            )
+            costs = self.costs[v : v + 1]
+            rows.append(summary(equity, traded_fractions, costs, self.bars_per_year, self.risk_free[v]))
         return rows
 
 
@@ -207,9 +200,7 @@ def proportional_rate(rules: ExecutionRules) -> float | None:
     """
     if rules.whole_shares or rules.short or rules.leverage != 1 or rules.buy_allocation != "proportional":
         return None
-    if rules.frictions is None:
-        return rules.cost_rate
-    frictions = rules.frictions
+    frictions = rules.frictions or Frictions()
     if any(not isinstance(model, (HalfSpread, QuotedHalfSpread)) for model in frictions.costs):
         return None
     if frictions.participation or frictions.cash_rates or frictions.delisting_return or frictions.delay != 1:

@@ -199,13 +199,10 @@ def _best_side(
     other_side = 1 - side
     sells = _fill_probabilities(problem, quotes, dt)[other_side]
     other_quote = np.nan_to_num(quotes[other_side])
-    value_above = np.append(next_value[1:], 0.0)
-    value_below = np.append(0.0, next_value[:-1])
-    side_value, other_side_value = (
-        (value_above, value_below) if side == 0 else (value_below, value_above)
-    )  # inventory after a fill of this side, of the other
-    with_fill = _certainty_equivalent(problem, (1 - sells, sells), (side_value, next_value + other_quote))
-    value_without = _certainty_equivalent(problem, (1 - sells, sells), (next_value, other_side_value + other_quote))
+    side_values = (np.append(next_value[1:], 0.0), np.append(0.0, next_value[:-1]))  # after a fill of the bid, the ask
+    chances = (1 - sells, sells)
+    with_fill = _certainty_equivalent(problem, chances, (side_values[side], next_value + other_quote))
+    value_without = _certainty_equivalent(problem, chances, (next_value, side_values[other_side] + other_quote))
     gain = with_fill - value_without
     delta = 1 / k - gain
     for _ in range(NEWTON_STEPS):

@@ -110,19 +110,15 @@ def _validate(config: EnvironmentConfig) -> None:
 
 
 def _validate_cash_rates(rates: tuple[tuple[str, float], ...]) -> None:
+    rule = "environment.cash_rates"
     days = []
     for day, rate in rates:
         try:
             days.append(date.fromisoformat(day))
         except ValueError:
-            raise ConfigError(
-                f'environment.cash_rates holds pairs such as ["2019-01-01", 0.02], got the date {day!r}'
-            ) from None
+            raise ConfigError(f'{rule} holds pairs such as ["2019-01-01", 0.02], got the date {day!r}') from None
         if not -0.5 < rate < 1:
-            raise ConfigError(f"environment.cash_rates are annual rates such as 0.02 for 2%, got {rate:g} from {day}")
-    for previous_day, next_day in itertools.pairwise(days):
-        if next_day <= previous_day:
-            raise ConfigError(
-                f"environment.cash_rates must be in order of their dates, got {next_day} after {previous_day}: "
-                "sort them"
-            )
+            raise ConfigError(f"{rule} are annual rates such as 0.02 for 2%, got {rate:g} from {day}")
+    for first, second in itertools.pairwise(days):
+        if second <= first:
+            raise ConfigError(f"{rule} must be in order of their dates, got {second} after {first}: sort them")

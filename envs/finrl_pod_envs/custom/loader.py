@@ -10,14 +10,7 @@ import torch
 
 from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.protocols import VecEnv
-from finrl_pod.user_files import (
-    custom_source,
-    error_text,
-    is_custom,
-    stdout_to_stderr,
-    unpinned,
-    user_object,
-)
+from finrl_pod.user_files import custom_source, error_text, is_custom, stdout_to_stderr, unpinned, user_object
 
 ATTRIBUTES = (
     *("members", "envs", "member_ids", "observation_size", "action_size", "action_kind", "actions", "device"),
@@ -52,11 +45,8 @@ def load_env(reference: str, *, envs: int, members: Sequence[int] = (0,), device
         with stdout_to_stderr():
             env = env_class(envs=envs, members=tuple(members), device=torch.device(device))
     except Exception as error:
-        raise RunError(
-            f"{display_name} cannot be made as {env_class.__name__}(envs={envs}, members={tuple(members)}, "
-            "device=...): "
-            f"{error_text(error)}"
-        ) from error
+        call = f"{env_class.__name__}(envs={envs}, members={tuple(members)}, device=...)"
+        raise RunError(f"{display_name} cannot be made as {call}: {error_text(error)}") from error
     if missing := [name for name in ATTRIBUTES if getattr(env, name, None) is None]:
         raise ConfigError(f"{display_name} has no {missing[0]}; `finrl-pod new environment NAME` writes a working one")
     if env.action_kind not in KINDS:

@@ -164,9 +164,8 @@ def _check_rewards(pipeline: Pipeline, steps: Sequence[_Step]) -> list[Finding]:
         f"Rewards follow the return from the observed close to the fill (correlation {max(wrong):.3f}) and not that "
         f"after the fill ({right:.3f}): a decision earns a move that it has seen or could not trade."
     )
-    return [
-        Finding(CHECK, "fail", "the environment's reward", message, pipeline.bar(int(steps[0].bar.min())), max(wrong))
-    ]
+    bar = pipeline.bar(int(steps[0].bar.min()))
+    return [Finding(CHECK, "fail", "the environment's reward", message, bar, max(wrong))]
 
 
 class _Step(NamedTuple):

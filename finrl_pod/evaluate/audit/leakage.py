@@ -54,12 +54,11 @@ def check_splits(splits: Splits, last_decision: int | None = None) -> list[Findi
     findings = []
     spans = (("train", splits.train), ("validation", splits.validation), ("test", splits.test))
     for (first_name, a), (second_name, b) in pairwise(spans):
+        bar = str(splits.times[b.first].astype("datetime64[D]"))
         if a.last >= b.first:
-            bar = str(splits.times[b.first].astype("datetime64[D]"))
             message = f"{first_name} and {second_name} share bars from {bar}."
             findings.append(Finding(CHECK, "fail", f"{first_name} and {second_name}", message, bar))
         elif a.last + REWARD_BARS > b.first and last_decision is None:
-            bar = str(splits.times[b.first].astype("datetime64[D]"))
             message = (
                 f"The embargo of {splits.embargo} bars is too short: decisions in {first_name} can earn returns in "
                 f"{second_name}."

@@ -10,7 +10,7 @@ from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, decision_difference, record_decisions
 from finrl_pod.evaluate.audit.probes import cut, decision_bars
 from finrl_pod.market.execution import MarketPeriod
-from finrl_pod.types import Floats, MarketTensor, Panel
+from finrl_pod.types import MarketTensor, Panel
 
 CHECK = "warm-up"
 WARM_UP = 756  # bars; the longest built-in window is 504, and exponential averages have an infinite memory
@@ -45,9 +45,7 @@ def check_warm_up(
         ):
             if name not in ignored_names and (name not in worst or size > worst[name][0]):
                 worst[name] = (size, row)
-    findings = [
-        _failure(pipeline, cut_panel, size, t, history) for cut_panel, (size, t) in worst.items() if size > TOLERANCE
-    ]
+    findings = [_failure(pipeline, name, *change, history) for name, change in worst.items() if change[0] > TOLERANCE]
     if findings:
         return findings
     largest = max((size for size, _ in worst.values()), default=0.0)
@@ -93,13 +91,12 @@ def _compare_decisions(
     t: int,
 ) -> list[tuple[str, float, int]]:
     """(strategy, largest change of its weights, bar) over bars t - STEPS to t; both accounts start in cash."""
-    changes = []
-    for name, strategy in list(pipeline.strategies.items())[:1]:  # the ensemble
-        first = start + history
-        account = (pipeline.rules, pipeline.cash)
-        a = record_decisions(strategy, whole_run[0], MarketPeriod(whole_run[1], first, t + 1, *account))
-        b = record_decisions(strategy, short_run[0], MarketPeriod(short_run[1], history, t + 1 - start, *account))
-        sizes: Floats = np.array([decision_difference(x, y) for x, y in zip(a, b, strict=True)])
-        bar = int(sizes.argmax())
-        changes.append((f"strategy {name}", float(sizes[bar]), first + bar))
-    return changes
+    if not pipeline.strategies:
+        return []
+    name, ensemble = next(iter(pipeline.strategies.items()))
+    first = start + history
+    account = (pipeline.rules, pipeline.cash)
+    a = record_decisions(ensemble, whole_run[0], MarketPeriod(whole_run[1], first, t + 1, *account))
+    b = record_decisions(ensemble, short_run[0], MarketPeriod(short_run[1], history, t + 1 - start, *account))
+    sizes = [decision_difference(x, y) for x, y in zip(a, b, strict=True)]
+    return [(f"strategy {name}", max(sizes), first + sizes.index(max(sizes)))]
