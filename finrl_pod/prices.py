@@ -33,9 +33,7 @@ def taken_as(adjusted: bool) -> str:
 
 def fills_sentence(columns: Sequence[str]) -> str:
     """At which price orders fill by default, with these columns of a panel."""
-    if "open" in columns:
-        return "orders fill at the next open"
-    return "no opens: orders fill at the next close"
+    return "orders fill at the next open" if "open" in columns else "no opens: orders fill at the next close"
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +128,7 @@ class Panel:
     def _adjustment(self) -> str:
         if not self.adjusted:
             return "no"
-        is_assumed = taken_as(adjusted=True) in self.flaws
-        return f"{'is_assumed, ' if is_assumed else ''}for splits and dividends"
+        return f"{'assumed, ' * (taken_as(adjusted=True) in self.flaws)}for splits and dividends"
 
     def _symbol_summary(self) -> str:
         """The first symbols, and how many more there are."""

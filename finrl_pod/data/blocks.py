@@ -42,29 +42,24 @@ def copy_of_feature(table: Table, i: int) -> Table:
 
 def over_columns(function: Callable[..., Table], *tables: Table) -> Table:
     """function(*tables) for a function of tables [T, N] to one of that shape that computes each column by itself."""
-    blocks = list(column_blocks(tables[0].shape))
-    if len(blocks) <= 1:
-        return function(*tables)
-    result: Table | None = None
-    for block in blocks:
-        block_result = function(*(table[:, block] for table in tables))
-        if result is None:
-            result = np.empty(tables[0].shape, dtype=block_result.dtype)
-        result[:, block] = block_result
-    assert result is not None
-    return result
+    return _over_blocks(function, tables, [(slice(None), columns) for columns in column_blocks(tables[0].shape)])
 
 
 def over_rows(function: Callable[..., Table], *tables: Table) -> Table:
     """function(*tables) for a function of tables [T, ...] to one [T, K] that computes each row by itself."""
-    blocks = list(row_blocks(tables[0].shape))
+    return _over_blocks(function, tables, [(rows,) for rows in row_blocks(tables[0].shape)])
+
+
+def _over_blocks(function: Callable[..., Table], tables: tuple[Table, ...], blocks: list[tuple[slice, ...]]) -> Table:
     if len(blocks) <= 1:
         return function(*tables)
     result: Table | None = None
+    axis = len(blocks[0]) - 1
     for block in blocks:
         block_result = function(*(table[block] for table in tables))
         if result is None:
-            result = np.empty((len(tables[0]), *block_result.shape[1:]), dtype=block_result.dtype)
+            shape = (*block_result.shape[:axis], tables[0].shape[axis], *block_result.shape[axis + 1 :])
+            result = np.empty(shape, dtype=block_result.dtype)
         result[block] = block_result
     assert result is not None
     return result

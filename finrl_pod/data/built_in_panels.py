@@ -122,9 +122,7 @@ def _read_parquet(name: str) -> pd.DataFrame:
     try:
         with path.open("rb") as file:
             # Without threads: see data/store.py.
-            table: pd.DataFrame = (
-                pq.ParquetFile(file, pre_buffer=False).read(use_threads=False).to_pandas(use_threads=False)
-            )
+            table = pq.ParquetFile(file, pre_buffer=False).read(use_threads=False)
+        return table.to_pandas(use_threads=False)  # type: ignore[no-any-return]
     except (OSError, pa.ArrowException):
         raise SetupError(f"{path} is missing or damaged: install finrl-pod again") from None
-    return table

@@ -85,11 +85,8 @@ def bars_per_year(times: ArrayLike) -> float:
     if days <= 0:
         return usual_number
     counted_number = (len(moments) - 1) / days * 365.25
-    return (
-        usual_number
-        if abs(counted_number / usual_number - 1) <= CALENDAR_TOLERANCE + EDGE_DAYS / days
-        else counted_number
-    )
+    is_usual = abs(counted_number / usual_number - 1) <= CALENDAR_TOLERANCE + EDGE_DAYS / days
+    return usual_number if is_usual else counted_number
 
 
 def simple_returns(equity: ArrayLike) -> Floats:

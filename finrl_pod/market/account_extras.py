@@ -35,20 +35,14 @@ class AccountExtras(NamedTuple):
 def account_extras(config: EnvironmentConfig, mandate: MandateConfig | None) -> AccountExtras:
     """The extras of accounts under these rules; none by default."""
     bounds = active_mandate(mandate)
-    return AccountExtras(
-        config.delay - 1 + observes_virtual(config, bounds),
-        RewardState(config).size + observes_budget(bounds),
-    )
+    observes_budget = bounds is not None and bounds.max_turnover > 0
+    per_asset = config.delay - 1 + observes_virtual(config, bounds)
+    return AccountExtras(per_asset, RewardState(config).size + observes_budget)
 
 
 def observes_virtual(config: EnvironmentConfig, mandate: MandateConfig | None) -> bool:
     """Whether virtual holdings are observed: fills of whole shares or limited volumes fall short of them."""
     return mandate is not None and (config.whole_shares or config.participation > 0)
-
-
-def observes_budget(mandate: MandateConfig | None) -> bool:
-    """Whether a turnover budget is observed."""
-    return mandate is not None and mandate.max_turnover > 0
 
 
 def joined_extras(

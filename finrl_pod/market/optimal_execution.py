@@ -51,9 +51,8 @@ class LinearImpact:
     def shared_kernel(self, steps: int, tau: float) -> Floats:
         """[N, N] matrix K: the flow V [N] moves the fill prices of the steps by K V."""
         earlier_steps = np.tril(np.ones((steps, steps)), -1)
-        return self.permanent * earlier_steps + (self.permanent * self.within_step + self.temporary / tau) * np.eye(
-            steps
-        )
+        own_step = self.permanent * self.within_step + self.temporary / tau
+        return self.permanent * earlier_steps + own_step * np.eye(steps)
 
     def own_kernel(self, steps: int, tau: float) -> Floats:
         """[N, N] matrix by which the flow of one trader moves only its fill prices."""
@@ -201,9 +200,8 @@ def equilibrium(orders: Floats, game: ExecutionGame, cooperation: float = 0.0) -
 
 def best_response(trader: int, orders: Floats, trades: Floats, game: ExecutionGame) -> Floats:
     """Trades [N] of one competitor that minimise his cost + risk while the others keep `trades` [M, N]."""
-    shared_kernel, own_kernel = (
-        kernel(game.steps, game.tau) for kernel in (game.impact.shared_kernel, game.impact.own_kernel)
-    )
+    shared_kernel = game.impact.shared_kernel(game.steps, game.tau)
+    own_kernel = game.impact.own_kernel(game.steps, game.tau)
     flow = trades.sum(0) - trades[trader]
     hessian, linear = quadratic_form(shared_kernel + own_kernel, orders[trader], game.risk)
     return constrained_minimum(hessian, linear + shared_kernel @ flow, float(orders[trader]))

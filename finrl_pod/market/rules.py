@@ -22,19 +22,6 @@ def rules_of(config: EnvironmentConfig) -> ExecutionRules:
 
     Raises ConfigError for settings out of range or in conflict.
     """
-    frictions = frictions_of(config)
-    return ExecutionRules(
-        cost_rate=config.cost_bps / 1e4,
-        whole_shares=config.whole_shares,
-        short=config.short,
-        buy_allocation=config.buy_allocation,
-        leverage=config.leverage,
-        frictions=None if frictions == NO_FRICTIONS else frictions,
-    )
-
-
-def frictions_of(config: EnvironmentConfig) -> Frictions:
-    """Frictions of a config. Raises ConfigError."""
     _validate(config)
     costs: list[CostModel] = []
     if config.half_spread == "from data":
@@ -47,13 +34,21 @@ def frictions_of(config: EnvironmentConfig) -> Frictions:
         costs.append(SquareRootImpact(config.impact))
     if config.cost_model:
         costs.append(custom_cost(config.cost_model))
-    return Frictions(
+    frictions = Frictions(
         tuple(costs),
         config.participation,
         config.borrow_fee,
         tuple((date.fromisoformat(day).isoformat(), float(rate)) for day, rate in config.cash_rates),
         config.delisting_return,
         config.delay,
+    )
+    return ExecutionRules(
+        cost_rate=config.cost_bps / 1e4,
+        whole_shares=config.whole_shares,
+        short=config.short,
+        buy_allocation=config.buy_allocation,
+        leverage=config.leverage,
+        frictions=None if frictions == NO_FRICTIONS else frictions,
     )
 
 

@@ -35,32 +35,25 @@ def effective_trial_count(returns: ArrayLike) -> int:
     trial_numbers = np.flatnonzero(moving)
     if len(trial_numbers) > MAX_CLUSTERED:
         trial_numbers = trial_numbers[np.linspace(0, len(trial_numbers) - 1, MAX_CLUSTERED).round().astype(int)]
-    if len(trial_numbers) < 3:
-        return constant_cluster + _count_up_to_two(values[:, trial_numbers])
     return constant_cluster + _best_cluster_count(values[:, trial_numbers])
-
-
-def _count_up_to_two(values: np.ndarray) -> int:
-    """Number of clusters of at most two trials: one if their correlation is above one half."""
-    if values.shape[1] < 2:
-        return int(values.shape[1])
-    return 1 if float(np.corrcoef(values.T)[0, 1]) > 0.5 else 2
 
 
 def _best_cluster_count(values: np.ndarray) -> int:
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform
 
+    if values.shape[1] < 2:
+        return int(values.shape[1])
     correlation = np.clip(np.corrcoef(values.T), -1, 1)
     distance = np.sqrt((1 - correlation) / 2)
     np.fill_diagonal(distance, 0.0)
     # A pair of copies is a perfect cluster: with them, every trial that was made twice would count.
     distinct_trials = [n for n in range(len(distance)) if not (distance[n, :n] <= COPY).any()]
     distance = distance[np.ix_(distinct_trials, distinct_trials)]
-    if len(distinct_trials) < 3:
-        return _count_up_to_two(values[:, distinct_trials])
     if distance.max() <= MIN_DISTANCE:
         return 1
+    if len(distinct_trials) == 2:  # one cluster if their correlation is above one half
+        return 1 if distance[0, 1] < 0.5 else 2
     tree = linkage(squareform(distance, checks=False), "average")
     best, count = 0.0, 1  # a single cluster has a silhouette of 0
     for k in _candidates(len(distance)):

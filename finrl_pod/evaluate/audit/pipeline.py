@@ -79,12 +79,10 @@ class Pipeline:
         """Prepared prices. Raises PreparationError if the preparation drops or adds tickers or bars."""
         prices = self.prepare(panel)
         if prices.symbols != panel.symbols:
-            dropped_symbols = [symbol for symbol in panel.symbols if symbol not in prices.symbols]
-            change = (
-                f"drops {', '.join(dropped_symbols)}"
-                if dropped_symbols
-                else f"changes the tickers to {', '.join(prices.symbols)}"
-            )
+            dropped_symbols = ", ".join(symbol for symbol in panel.symbols if symbol not in prices.symbols)
+            change = f"changes the tickers to {', '.join(prices.symbols)}"
+            if dropped_symbols:
+                change = f"drops {dropped_symbols}"
             raise PreparationError(
                 f"the preparation of prices {change}: that selects tickers by bars that a decision cannot know; make "
                 "them untradable from the bar on that shows why"
