@@ -8,10 +8,6 @@ bars in a year.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -27,70 +23,14 @@ from finrl_pod.evaluate.metrics import (
     excess_returns,
     simple_returns,
 )
-from finrl_pod.prices import Floats
+from finrl_pod.prices import Bools, Floats
 
 MIN_RETURNS = 3  # fewer leave no degree of freedom to the regression
 
 
-@dataclass(frozen=True)
-class BenchmarkComparison:
-    """Returns [T-1] of an account and of its benchmark over the same bars, simple and in excess of cash."""
-
-    returns: Floats
-    benchmark_returns: Floats
-    excess: Floats
-    benchmark_excess: Floats
-    periods_per_year: float
-
-    @cached_property
-    def covariance(self) -> Floats:
-        """Sample covariance [2, 2] of the excess returns, the account first."""
-        return np.asarray(np.cov(self.excess, self.benchmark_excess, ddof=1), dtype=np.float64)
-
-    @cached_property
-    def active(self) -> Floats:
-        """Active returns [T-1]."""
-        return self.returns - self.benchmark_returns
-
-    @property
-    def beta(self) -> float:
-        """Slope of the regression; NaN for a constant benchmark."""
-        return _ratio(self.covariance[0, 1], self.covariance[1, 1], RISK_EPSILON**2)
-
-    @property
-    def alpha(self) -> float:
-        """Annual intercept of the regression."""
-        return float(self.excess.mean() - self.beta * self.benchmark_excess.mean()) * self.periods_per_year
-
-    @property
-    def correlation(self) -> float:
-        """Correlation of the excess returns."""
-        deviation, benchmark_deviation = np.sqrt(np.diag(self.covariance))
-        return _ratio(self.covariance[0, 1], deviation * benchmark_deviation, RISK_EPSILON**2)
-
-    @property
-    def tracking_error(self) -> float:
-        """Annual standard deviation of active returns."""
-        return float(self.active.std(ddof=1)) * float(np.sqrt(self.periods_per_year))
-
-    @property
-    def information_ratio(self) -> float:
-        """Annual mean active return over the tracking error."""
-        return _ratio(float(self.active.mean()) * float(np.sqrt(self.periods_per_year)), float(self.active.std(ddof=1)))
-
-    def capture(self, bars: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
-        """Ratio of annualised compound returns over the selected bars [T-1] (Morningstar)."""
-        if not bars.any():
-            return float("nan")
-        exponent = self.periods_per_year / int(bars.sum())
-        growth = float(np.prod(1 + self.returns[bars])) ** exponent - 1
-        return _ratio(growth, float(np.prod(1 + self.benchmark_returns[bars])) ** exponent - 1)
-
-
-BENCHMARK_METRICS: tuple[Metric[BenchmarkComparison], ...] = (
+BENCHMARK_METRICS = (
     Metric(
         "alpha",
-        lambda pair: pair.alpha,
         "alpha",
         "Alpha",
         PERCENT,
@@ -99,7 +39,6 @@ BENCHMARK_METRICS: tuple[Metric[BenchmarkComparison], ...] = (
     ),
     Metric(
         "beta",
-        lambda pair: pair.beta,
         "beta",
         "Beta",
         RATIO,
@@ -107,7 +46,6 @@ BENCHMARK_METRICS: tuple[Metric[BenchmarkComparison], ...] = (
     ),
     Metric(
         "correlation",
-        lambda pair: pair.correlation,
         "correlation",
         "Correlation",
         RATIO,
@@ -115,7 +53,6 @@ BENCHMARK_METRICS: tuple[Metric[BenchmarkComparison], ...] = (
     ),
     Metric(
         "tracking_error",
-        lambda pair: pair.tracking_error,
         "TE",
         "Tracking error",
         PERCENT,
@@ -123,7 +60,6 @@ BENCHMARK_METRICS: tuple[Metric[BenchmarkComparison], ...] = (
     ),
     Metric(
         "information_ratio",
-        lambda pair: pair.information_ratio,
         "IR",
         "Information ratio",
         RATIO,
@@ -132,7 +68,6 @@ BENCHMARK_METRICS: tuple[Metric[BenchmarkComparison], ...] = (
     ),
     Metric(
         "up_capture",
-        lambda pair: pair.capture(pair.benchmark_returns > 0),
         "up",
         "Up capture",
         RATIO,
@@ -141,7 +76,6 @@ BENCHMARK_METRICS: tuple[Metric[BenchmarkComparison], ...] = (
     ),
     Metric(
         "down_capture",
-        lambda pair: pair.capture(pair.benchmark_returns < 0),
         "down",
         "Down capture",
         RATIO,
@@ -150,23 +84,21 @@ BENCHMARK_METRICS: tuple[Metric[BenchmarkComparison], ...] = (
         "lower",
     ),
 )
-ACTIVE_SHARE: Metric[tuple[ArrayLike, ArrayLike]] = Metric(
+ACTIVE_SHARE = Metric(
     "active_share",
-    lambda weights: known_mean(active_share(*weights)),
     "active share",
     "Active share",
     PERCENT,
     "half the sum of absolute differences between the weights of the account and of the benchmark",
 )
-EFFECTIVE_NUMBER: Metric[ArrayLike] = Metric(
+EFFECTIVE_NUMBER = Metric(
     "effective_number",
-    lambda weights: known_mean(effective_number(weights)),
     "effective holdings",
     "Effective holdings",
     COUNT,
     "(sum of weights)² over the sum of squared weights, mean over the bars: equal positions that are as concentrated",
 )
-COMPARISON_METRICS: tuple[Metric[Any], ...] = (*BENCHMARK_METRICS, ACTIVE_SHARE, EFFECTIVE_NUMBER)
+COMPARISON_METRICS = (*BENCHMARK_METRICS, ACTIVE_SHARE, EFFECTIVE_NUMBER)
 
 
 def benchmark_metrics(
@@ -189,14 +121,31 @@ def benchmark_metrics(
         )
     if len(returns) < MIN_RETURNS:
         return {metric.name: float("nan") for metric in BENCHMARK_METRICS}
-    pair = BenchmarkComparison(
-        returns,
-        benchmark_returns,
-        excess_returns(equity, risk_free),
-        excess_returns(benchmark, risk_free),
-        periods_per_year,
-    )
-    return {metric.name: metric.function(pair) for metric in BENCHMARK_METRICS}
+    excess, benchmark_excess = (excess_returns(curve, risk_free) for curve in (equity, benchmark))
+    covariance = np.cov(excess, benchmark_excess, ddof=1)
+    deviation, benchmark_deviation = np.sqrt(np.diag(covariance))
+    beta = _ratio(covariance[0, 1], covariance[1, 1], RISK_EPSILON**2)
+    active = returns - benchmark_returns
+    active_deviation = float(active.std(ddof=1))
+    scale = float(np.sqrt(periods_per_year))
+    return {
+        "alpha": float(excess.mean() - beta * benchmark_excess.mean()) * periods_per_year,
+        "beta": beta,
+        "correlation": _ratio(covariance[0, 1], deviation * benchmark_deviation, RISK_EPSILON**2),
+        "tracking_error": active_deviation * scale,
+        "information_ratio": _ratio(float(active.mean()) * scale, active_deviation),
+        "up_capture": _capture(returns, benchmark_returns, benchmark_returns > 0, periods_per_year),
+        "down_capture": _capture(returns, benchmark_returns, benchmark_returns < 0, periods_per_year),
+    }
+
+
+def _capture(returns: Floats, benchmark_returns: Floats, bars: Bools, periods_per_year: float) -> float:
+    """Ratio of annualised compound returns over the selected bars [T-1] (Morningstar)."""
+    if not bars.any():
+        return float("nan")
+    exponent = periods_per_year / int(bars.sum())
+    growth, benchmark_growth = (float(np.prod(1 + x[bars])) ** exponent - 1 for x in (returns, benchmark_returns))
+    return _ratio(growth, benchmark_growth)
 
 
 def holdings_metrics(weights: ArrayLike, benchmark: ArrayLike | None = None) -> dict[str, float]:
@@ -204,9 +153,9 @@ def holdings_metrics(weights: ArrayLike, benchmark: ArrayLike | None = None) -> 
 
     Over bars with holdings (of both); NaN if there are none. Without benchmark weights, only the first.
     """
-    values = {EFFECTIVE_NUMBER.name: EFFECTIVE_NUMBER.function(weights)}
+    values = {EFFECTIVE_NUMBER.name: known_mean(effective_number(weights))}
     if benchmark is not None:
-        values[ACTIVE_SHARE.name] = ACTIVE_SHARE.function((weights, benchmark))
+        values[ACTIVE_SHARE.name] = known_mean(active_share(weights, benchmark))
     return values
 
 

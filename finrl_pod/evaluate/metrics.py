@@ -1,4 +1,4 @@
-"""Performance metrics of equity curves, each declared once in `METRICS`: ratios, drawdown, turnover, costs.
+"""Performance metrics of equity curves, described in `METRICS`: ratios, drawdown, turnover, costs.
 
 Plain arrays in, plain numbers out. Time is the first axis of every array and trailing axes are separate accounts:
 `equity` [T] gives a float, [T, B] gives an array [B]. Returns are simple returns between consecutive marks, so T marks
@@ -10,9 +10,8 @@ A ratio whose risk is zero is 0.0 if the gain is zero too (an account that staye
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,8 +23,6 @@ BARS_PER_YEAR = 252  # daily bars: trading days of a year
 CALENDAR_TOLERANCE = 0.05  # holidays explain smaller differences in bars per year
 EDGE_DAYS = 5.0  # days by which a weekend at either end may distort a short period
 RISK_EPSILON = 1e-12  # a standard deviation below this is rounding error
-
-Source = TypeVar("Source", contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -46,16 +43,15 @@ COUNT = Unit("count", digits=1)
 
 
 @dataclass(frozen=True)
-class Metric(Generic[Source]):
-    """A metric and how tables, reports, the dashboard and the glossary show it.
+class Metric:
+    """How tables, reports, the dashboard and the glossary show a metric.
 
-    name: key in JSON. function: computes the value. heading: short label for terminals. explanation: definition, a
-    phrase that starts in lower case. better: direction of improvement, None if there is none. level: 1 for every table,
-    2 unless the table is narrow, 3 for full tables only.
+    name: key in JSON. heading: short label for terminals. explanation: definition, a phrase that starts in lower case.
+    better: direction of improvement, None if there is none. level: 1 for every table, 2 unless the table is narrow, 3
+    for full tables only.
     """
 
     name: str
-    function: Callable[[Source], float]
     heading: str
     label: str
     unit: Unit
@@ -176,25 +172,9 @@ def annual_turnover(traded_fractions: ArrayLike, periods_per_year: float = BARS_
     return _scalar_or_array(0.5 * fractions.sum(0) / max(len(fractions) - 1, 1) * periods_per_year)
 
 
-@dataclass(frozen=True)
-class AccountHistory:
-    """The history of one account, from which metrics are computed.
-
-    equity: [T] currency. turnover: [T], value traded (buys and sells) over equity of each bar. costs: [T] currency.
-    risk_free: [T-1], simple return of cash.
-    """
-
-    equity: ArrayLike
-    turnover: ArrayLike
-    costs: ArrayLike
-    periods_per_year: float = BARS_PER_YEAR
-    risk_free: ArrayLike | None = None
-
-
-METRICS: tuple[Metric[AccountHistory], ...] = (
+METRICS = (
     Metric(
         "cumulative_return",
-        lambda account: cumulative_return(account.equity),
         "return",
         "Total return",
         PERCENT,
@@ -203,7 +183,6 @@ METRICS: tuple[Metric[AccountHistory], ...] = (
     ),
     Metric(
         "annual_return",
-        lambda account: annual_return(account.equity, account.periods_per_year),
         "CAGR",
         "Annual return (CAGR)",
         PERCENT,
@@ -213,7 +192,6 @@ METRICS: tuple[Metric[AccountHistory], ...] = (
     ),
     Metric(
         "annual_volatility",
-        lambda account: annual_volatility(account.equity, account.periods_per_year),
         "volatility",
         "Volatility",
         PERCENT,
@@ -223,7 +201,6 @@ METRICS: tuple[Metric[AccountHistory], ...] = (
     ),
     Metric(
         "sharpe",
-        lambda account: sharpe(account.equity, account.periods_per_year, account.risk_free),
         "Sharpe",
         "Sharpe ratio",
         RATIO,
@@ -233,7 +210,6 @@ METRICS: tuple[Metric[AccountHistory], ...] = (
     ),
     Metric(
         "sortino",
-        lambda account: sortino(account.equity, account.periods_per_year, account.risk_free),
         "Sortino",
         "Sortino ratio",
         RATIO,
@@ -242,7 +218,6 @@ METRICS: tuple[Metric[AccountHistory], ...] = (
     ),
     Metric(
         "calmar",
-        lambda account: calmar(account.equity, account.periods_per_year),
         "Calmar",
         "Calmar ratio",
         RATIO,
@@ -251,7 +226,6 @@ METRICS: tuple[Metric[AccountHistory], ...] = (
     ),
     Metric(
         "max_drawdown",
-        lambda account: max_drawdown(account.equity),
         "drawdown",
         "Max drawdown",
         PERCENT,
@@ -261,7 +235,6 @@ METRICS: tuple[Metric[AccountHistory], ...] = (
     ),
     Metric(
         "turnover",
-        lambda account: annual_turnover(account.turnover, account.periods_per_year),
         "turnover",
         "Turnover",
         TIMES,
@@ -270,7 +243,6 @@ METRICS: tuple[Metric[AccountHistory], ...] = (
     ),
     Metric(
         "costs_paid",
-        lambda account: float(np.sum(np.asarray(account.costs, dtype=np.float64))),
         "costs",
         "Costs paid",
         CURRENCY,
@@ -290,15 +262,22 @@ def summary(
     periods_per_year: float = BARS_PER_YEAR,
     risk_free: ArrayLike | None = None,
 ) -> dict[str, float]:
-    """Values of `METRICS` by name for one account. The parameters are the fields of `AccountHistory`.
+    """Values of `METRICS` by name for one account.
 
-    Without turnover or costs their metrics are 0.0.
+    equity: [T] currency. turnover: [T], value traded (buys and sells) over equity of each bar. costs: [T] currency.
+    risk_free: [T-1], simple return of cash. Without turnover or costs their metrics are 0.0.
     """
-    zeros = np.zeros(1)
-    account = AccountHistory(
-        equity, zeros if turnover is None else turnover, zeros if costs is None else costs, periods_per_year, risk_free
-    )
-    return {metric.name: metric.function(account) for metric in METRICS}
+    return {
+        "cumulative_return": cumulative_return(equity),
+        "annual_return": annual_return(equity, periods_per_year),
+        "annual_volatility": annual_volatility(equity, periods_per_year),
+        "sharpe": sharpe(equity, periods_per_year, risk_free),
+        "sortino": sortino(equity, periods_per_year, risk_free),
+        "calmar": calmar(equity, periods_per_year),
+        "max_drawdown": max_drawdown(equity),
+        "turnover": annual_turnover(np.zeros(1) if turnover is None else turnover, periods_per_year),
+        "costs_paid": 0.0 if costs is None else float(np.sum(np.asarray(costs, dtype=np.float64))),
+    }
 
 
 def is_constant(returns: Floats) -> bool:

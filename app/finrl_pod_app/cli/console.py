@@ -260,7 +260,7 @@ def _empty_table(title: str, first: str) -> Table:
     return table
 
 
-def _table(report: RunReport, metrics: Sequence[Metric[Any]]) -> Table:
+def _table(report: RunReport, metrics: Sequence[Metric]) -> Table:
     from rich.text import Text
 
     strategies = report.test.strategies

@@ -389,8 +389,9 @@ def run_checks(
     panel = pipeline.prepare_panel(pipeline.panel)
     period = MarketPeriod(pipeline.build(panel), *bars, pipeline.rules, pipeline.cash)
     strategy = fresh_copy(next(iter(pipeline.strategies.values())))
-    recordings = [backtest_recorded(x, panel, period)[1] for x in (strategy, fresh_copy(reference))]
-    sensitivities = sensitivity(*recordings, period)
+    _, recording = backtest_recorded(strategy, panel, period)
+    _, reference_recording = backtest_recorded(fresh_copy(reference), panel, period)
+    sensitivities = sensitivity(recording, reference_recording, period)
     cost_findings = sensitivity_findings(pipeline, sensitivities, reference.name, cost, bars, varied_costs.split)
     return [*findings, *cost_findings], sensitivities
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from finrl_pod.evaluate.metrics import PERCENT, Metric
 from finrl_pod.user_files import is_file_reference, unpinned
@@ -16,12 +15,12 @@ NARROW = 0.004  # width of an interval of returns
 MOST_DIGITS = 4  # decimals of a return in percent
 
 
-def format_metric(metric: Metric[Any], value: float | None) -> str:
+def format_metric(metric: Metric, value: float | None) -> str:
     """The value of a metric in its unit, for a cell below its heading; a dash for None, NaN or infinity."""
     return (percent if metric.unit is PERCENT else number)(value, metric.unit.digits)
 
 
-def metric_text(metric: Metric[Any], value: float | None) -> str:
+def metric_text(metric: Metric, value: float | None) -> str:
     """The value of a metric with its unit, for running text: +1.2%, 0.85×; returns have a sign."""
     if metric.unit is PERCENT:
         return percent(value, metric.unit.digits, sign=True, unit=metric.unit.suffix)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from finrl_pod.evaluate.metrics import METRICS, Metric
 from finrl_pod.evaluate.tearsheet import compound_return
@@ -43,7 +42,7 @@ MOMENTS = (  # key, heading, unit, digits
 def metrics_table(
     strategies: Mapping[str, Metrics],
     styles: Mapping[str, Style],
-    metrics: Sequence[Metric[Any]] = METRICS,
+    metrics: Sequence[Metric] = METRICS,
 ) -> str:
     """One row per strategy and one column per metric, headings with their explanation."""
     heads = "".join(

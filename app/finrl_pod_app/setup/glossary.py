@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any
 
 from finrl_pod.errors import InputError, closest_name
 from finrl_pod.evaluate.benchmark_metrics import COMPARISON_METRICS
 from finrl_pod.evaluate.metrics import METRICS, Metric
 
 
-def metric_term(metric: Metric[Any]) -> str:
+def metric_term(metric: Metric) -> str:
     """The label of a metric in lower case; names of persons keep their capital."""
     return metric.label if metric.label.startswith(metric.heading) else metric.label[0].lower() + metric.label[1:]
 

@@ -72,7 +72,7 @@ def benchmark_columns(frame: pd.DataFrame) -> Columns:
     return {name: config for name, config in columns.items() if name in frame.columns}
 
 
-def metric_columns(metrics: Sequence[Metric[Any]] = METRICS) -> Columns:
+def metric_columns(metrics: Sequence[Metric] = METRICS) -> Columns:
     """Column configuration of a table with a row per strategy and a column per metric."""
     column = st.column_config
     return {"strategy": column.TextColumn("Strategy")} | {
