@@ -400,7 +400,7 @@ def error_text(error: BaseException) -> str:
 def part_name(frame: FrameType) -> str:
     """The part whose code a frame of `own_frames` runs, as the user named it: file.py:Name, or package.module:Name.
 
-    The name is the class of the object, which may inherit the method.
+    The name is the class of the object; it may inherit the method.
     """
     owner = frame.f_locals.get("self")
     name = frame.f_code.co_name if owner is None else type(owner).__name__

@@ -245,8 +245,8 @@ class MarketEnv(ABC):
 
     def detach(self) -> None:
         """Cut the gradient graph: later steps have no derivative with respect to earlier actions."""
-        self._state = _detached(self._state)
-        self._observation = _detached(self._observation)
+        self._state = _without_graph(self._state)
+        self._observation = _without_graph(self._observation)
 
     def reuse_buffers(self, enabled: bool) -> None:
         """If True, step() overwrites its outputs, and final accounts are filled in for ended episodes only.
@@ -260,8 +260,8 @@ class MarketEnv(ABC):
 
     def __getstate__(self) -> Any:
         """What a copy or a pickle holds: no kernels (they have addresses of tables) and no gradient graph."""
-        detached = {"_state": _detached(self._state), "_observation": _detached(self._observation)}
-        return {**vars(self), "_native": None, "_gradient": None, **detached}
+        tensors = {"_state": _without_graph(self._state), "_observation": _without_graph(self._observation)}
+        return {**vars(self), "_native": None, "_gradient": None, **tensors}
 
     def __setstate__(self, state: Any) -> None:
         self.__dict__ |= state
@@ -580,7 +580,7 @@ class MarketEnv(ABC):
         return growth
 
 
-def _detached(record: Record | None) -> Record | None:
+def _without_graph(record: Record | None) -> Record | None:
     """A record of tensors without their gradient graph."""
     if record is None:
         return None

@@ -200,12 +200,12 @@ class TrialRegistry:
                     markets[a].append(b)
                     markets[b].append(a)
             entries: dict[str, list[LookEntry]] = defaultdict(list)
-            for data, subject, begin, end, description, made, row_number in looks:
+            for data, subject, begin, end, description, time, row_number in looks:
                 hashes = [data, *markets[data]]
                 look = Look(data, subject, begin, end, description)
                 number = _count(database, hashes, look, until=row_number)
                 look_count = _count(database, hashes, look)
-                entries[data].append(LookEntry(begin, end, description, made, number, look_count))
+                entries[data].append(LookEntry(begin, end, description, time, number, look_count))
         data_sets = []
         for data in dict.fromkeys([*trials, *entries]):
             count, runs, made = trials.get(data, (0, 0, ""))

@@ -1,7 +1,7 @@
 """A market in which M agents execute orders in the same assets and move their prices.
 
 Shapes: P members, E markets each, M agents, N assets. The price of a step and its cost follow
-`finrl_pod.market.optimal_execution`, which also solves its games exactly.
+`finrl_pod.market.optimal_execution`. That module also solves its games exactly.
 """
 
 from __future__ import annotations

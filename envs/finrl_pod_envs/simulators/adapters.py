@@ -167,7 +167,7 @@ class IsaacLabEnv(_SimulatorEnv):
     """An Isaac Lab environment as a VecEnv; the actor observes the group "policy"."""
 
     def __init__(self, task: Any, *, members: Sequence[int] = (0,)) -> None:
-        """task: `ManagerBasedRLEnv` or `DirectRLEnv` of Isaac Lab, which reset inside `step`.
+        """task: a `ManagerBasedRLEnv` or `DirectRLEnv` of Isaac Lab.
 
         Resets the environment, to see its observations. Raises ConfigError for a group that is not one tensor.
         """
