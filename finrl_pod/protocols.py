@@ -19,7 +19,6 @@ class DataSource(Protocol):
 
     def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str) -> Panel:
         """Bars of `symbols` with start <= time <= end. Raises FetchError naming the missing symbols."""
-        ...
 
 
 @runtime_checkable
@@ -46,11 +45,9 @@ class VecEnv(Protocol):
 
     def reset(self, seed: int) -> Any:
         """Start new episodes; returns the observation [P, E, S]. Equal seeds give equal episodes."""
-        ...
 
     def step(self, action: Tensor) -> EnvStep:
         """Step all environments by `action` [P, E, D]; finished ones are reset in the same call."""
-        ...
 
 
 @runtime_checkable
@@ -59,11 +56,9 @@ class ResumableVecEnv(VecEnv, Protocol):
 
     def checkpoint(self) -> Mapping[str, Tensor]:
         """State of all episodes: name -> tensor."""
-        ...
 
     def resume(self, state: Mapping[str, Tensor]) -> Any:
         """Restore a state of `checkpoint` after `reset` with the same seed; returns the current observation."""
-        ...
 
 
 @runtime_checkable
@@ -94,11 +89,9 @@ class MultiAgentVecEnv(Protocol):
 
     def reset(self, seed: int) -> JointObservation:
         """Start new episodes. Equal seeds give equal episodes."""
-        ...
 
     def step(self, action: Tensor) -> JointStep:
         """Step all markets by `action` [P, E, M, D]; finished ones are reset in the same call."""
-        ...
 
 
 @runtime_checkable
@@ -113,11 +106,9 @@ class PooledVecEnv(VecEnv, Protocol):
 
     def episodes(self) -> Sequence[Any]:
         """Episodes finished since the last call."""
-        ...
 
     def close(self) -> None:
         """Stop the workers."""
-        ...
 
 
 @runtime_checkable
@@ -132,13 +123,10 @@ class Strategy(Protocol):
     @property
     def name(self) -> str:
         """Name in results and messages."""
-        ...
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Features to pass in `Window.features`, in this order; empty for none."""
-        ...
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights [N] as fractions of equity (the rest is cash), or None to leave the positions unchanged."""
-        ...

@@ -49,27 +49,21 @@ class RandomSource(Protocol):
     @property
     def members(self) -> Sequence[RandomState]:
         """The state of each member."""
-        ...
 
     def normal(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
         """Standard normal numbers."""
-        ...
 
     def uniform(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
         """Numbers in [0, 1)."""
-        ...
 
     def exponential(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
         """Numbers of the standard exponential distribution."""
-        ...
 
     def integers(self, high: int, shape: tuple[int, ...], dim: int = 0) -> torch.Tensor:
         """Integers in [0, high), int64."""
-        ...
 
     def permutation(self, n: int) -> torch.Tensor:
         """A random order of n items for each member: [P, n] int64."""
-        ...
 
 
 def members_of(*sources: RandomSource | None) -> list[RandomState]:

@@ -33,20 +33,16 @@ class CostModel(Protocol):
     @property
     def name(self) -> str:
         """Name in the attribution of costs."""
-        ...
 
     @property
     def needs_volume(self) -> bool:
         """Whether it needs volume and volatility of the bar."""
-        ...
 
     def cost(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
         """Cost in currency [..., N] of filling `amount` >= 0 shares [..., N]; 0 at 0 and convex."""
-        ...
 
     def slope(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
         """Derivative [..., N] of `cost` by `amount`; at 0 the right derivative."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,9 @@ class MarketVecEnv(ResumableVecEnv, Protocol):
 
     def reset(self, seed: int, *, stagger: bool = True) -> Observation:
         """Start new episodes; with `stagger` the first ones have random lengths: this spreads later resets."""
-        ...
 
     def reuse_buffers(self, enabled: bool) -> None:
         """If True, step() alternates between two sets of output buffers; callers must copy what they keep."""
-        ...
 
 
 @runtime_checkable
@@ -46,11 +44,9 @@ class DifferentiableVecEnv(MarketVecEnv, Protocol):
 
     def step_differentiable(self, action: Tensor) -> EnvStep:
         """`step` that records gradients of rewards and accounts with respect to `action`."""
-        ...
 
     def detach(self) -> None:
         """Cut the gradient graph: later steps have no derivative with respect to earlier actions."""
-        ...
 
 
 def group_shape(env: VecEnv) -> tuple[int, int, int]:
@@ -65,12 +61,9 @@ class MandatedStrategy(Strategy, Protocol):
     @property
     def mandate(self) -> MandateConfig | None:
         """None if it trades without bounds."""
-        ...
 
     def state(self) -> Mapping[str, Any] | None:
         """What continues after a restart, such as virtual holdings, as plain JSON values; None without any."""
-        ...
 
     def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
         """Continue from `state` with the symbols of the account; None resets it."""
-        ...

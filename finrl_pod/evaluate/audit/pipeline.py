@@ -108,7 +108,6 @@ class Recreatable(Protocol):
 
     def recreate(self) -> Strategy:
         """A new instance with the same settings and no state."""
-        ...
 
 
 def fresh_copy(strategy: Strategy) -> Strategy:
