@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from finrl_pod.data.flaws import SENTENCES_PER_KIND, check, sentences
 from finrl_pod.data.panel import between, make_panel, select
 from finrl_pod.errors import DataError
+from finrl_pod.prices import taken_as
 from finrl_pod.types import Benchmark, Floats, Panel
 
 T, N = 12, 3
@@ -306,3 +307,8 @@ def test_panel_draws_each_close_from_its_first_and_the_index() -> None:
     assert drawn["index: I"].line.dash == "dot"
     assert figure.layout.title.text == "mine: closes, 12 bars of 1d, 2020-01-01 to 2020-01-12"
     assert list({trace.name: trace for trace in make().plot().data}) == list(SYMBOLS)
+
+
+def test_a_notebook_shows_whether_the_adjustment_of_prices_was_assumed() -> None:
+    assert "<td>adjusted</td><td>for splits" in make()._repr_html_()
+    assert "<td>adjusted</td><td>assumed, for splits" in make(flaws=[taken_as(adjusted=True)])._repr_html_()
