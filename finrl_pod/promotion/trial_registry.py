@@ -178,6 +178,16 @@ class TrialRegistry:
     def data_sets(self) -> list[DataSet]:
         """The data sets with trials or looks, latest first."""
         with self._open() as database:
+            fingerprints = {
+                data: _unpack_fingerprint(*row)
+                for data, *row in database.execute("SELECT data, symbols, days, levels FROM outlines ORDER BY data")
+            }
+        markets: dict[str, list[str]] = defaultdict(list)
+        for (a, first), (b, second) in itertools.combinations(fingerprints.items(), 2):
+            if same_market(first, second):
+                markets[a].append(b)
+                markets[b].append(a)
+        with self._open() as database:
             trials = {
                 data: row
                 for data, *row in database.execute(
@@ -190,15 +200,6 @@ class TrialRegistry:
             names: dict[str, list[str]] = defaultdict(list)
             for data, name in database.execute("SELECT data, name FROM names ORDER BY rowid"):
                 names[data].append(name)
-            fingerprints = {
-                data: _unpack_fingerprint(*row)
-                for data, *row in database.execute("SELECT data, symbols, days, levels FROM outlines ORDER BY data")
-            }
-            markets: dict[str, list[str]] = defaultdict(list)
-            for (a, first), (b, second) in itertools.combinations(fingerprints.items(), 2):
-                if same_market(first, second):
-                    markets[a].append(b)
-                    markets[b].append(a)
             entries: dict[str, list[LookEntry]] = defaultdict(list)
             for data, subject, begin, end, description, time, row_number in looks:
                 hashes = [data, *markets[data]]
