@@ -11,9 +11,11 @@ from streamlit.elements.lib.column_types import ColumnConfig
 
 from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS
 from finrl_pod.evaluate.metrics import METRIC_BY_NAME, METRICS, Metric
-from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.theme import EXCHANGE_ZONE
 
+column = st.column_config
+ZONE = EXCHANGE_ZONE.key
+SHARES = "localized"
 Columns = dict[str, ColumnConfig]  # by column of a frame, in their order
 FORMATS = {"percent": "percent", "ratio": "%.2f", "currency": "localized", "times": "%.2f×", "count": "%.1f"}  # by unit
 DEFINITIONS = {
@@ -44,29 +46,8 @@ def definition(key: str) -> str:
     return METRIC_BY_NAME[key].definition if key in METRIC_BY_NAME else DEFINITIONS[key]
 
 
-def run_columns() -> Columns:
-    """Column configuration of the table of runs."""
-    column = st.column_config
-    zone = theme.EXCHANGE_ZONE.key
-    return {
-        "name": column.TextColumn("Run", pinned=True, width="medium"),
-        "status": column.TextColumn("Status"),
-        "promoted": column.TextColumn("Verdict", help="Whether the champion passed every promotion rule."),
-        "line": column.LineChartColumn("Equity", help="Growth of 1 of the champion on the test period.", width="small"),
-        "annual_return": column.NumberColumn("CAGR", format="percent", help=definition("annual_return")),
-        "sharpe": column.NumberColumn("Sharpe", format="%.2f", help=definition("sharpe")),
-        "drawdown": column.NumberColumn("Drawdown", format="percent", help=definition("max_drawdown")),
-        "score": column.NumberColumn("Validation", format="%.2f", help=definition("validation_score")),
-        "tags": column.ListColumn("Tags"),
-        "algorithm": column.TextColumn("Algorithm"),
-        "data": column.TextColumn("Data", help="Price dataset."),
-        "changed": column.DatetimeColumn("Updated", format="MMM D, HH:mm", timezone=zone),
-    }
-
-
 def benchmark_columns(frame: pd.DataFrame) -> Columns:
     """Column configuration of a table with a row per strategy and a column per metric against a benchmark it has."""
-    column = st.column_config
     active = {"active_return": column.NumberColumn("Active return", format="percent", help="Mean, per year.")}
     columns = metric_columns(BENCHMARK_METRICS) | active
     return {name: config for name, config in columns.items() if name in frame.columns}
@@ -74,168 +55,128 @@ def benchmark_columns(frame: pd.DataFrame) -> Columns:
 
 def metric_columns(metrics: Sequence[Metric] = METRICS) -> Columns:
     """Column configuration of a table with a row per strategy and a column per metric."""
-    column = st.column_config
     return {"strategy": column.TextColumn("Strategy")} | {
         metric.name: column.NumberColumn(metric.label, format=FORMATS[metric.unit.name], help=metric.definition)
         for metric in metrics
     }
 
 
-ZONE = EXCHANGE_ZONE.key
-SHARES = "localized"
-
-
 def _text(label: str, width: Any = None, **options: Any) -> ColumnConfig:
-    return st.column_config.TextColumn(label, width=width, **options)
+    return column.TextColumn(label, width=width, **options)
 
 
 def _number(label: str, form: str, **options: Any) -> ColumnConfig:
-    return st.column_config.NumberColumn(label, format=form, **options)
+    return column.NumberColumn(label, format=form, **options)
 
 
 def _time(label: str) -> ColumnConfig:
-    return st.column_config.DatetimeColumn(label, format="YYYY-MM-DD HH:mm:ss z", timezone=ZONE)
+    return column.DatetimeColumn(label, format="YYYY-MM-DD HH:mm:ss z", timezone=ZONE)
 
 
-def positions() -> Columns:
-    """Columns of `paper_account.positions`."""
-    return {
-        "symbol": _text("Symbol", "small", pinned=True),
-        "shares": _number("Shares", SHARES),
-        "value": _number("Value", "dollar"),
-        "weight": _number("Weight", "percent", help="Value over equity."),
-        "target": _number("Target", "percent", help="Target weight of the last decision, summed over the strategies."),
-        "distance": _number("Distance", "percent", help="Weight less target."),
-        "price": _number("Price", "dollar", help="At the last decision."),
-        "average": _number("Average cost", "dollar", help="Average purchase price per share."),
-        "gain": _number("Unrealised gain", "dollar", help="Value less cost."),
-        "gain_share": _number("Unrealised, %", "percent", help="Unrealised gain over cost."),
-        "realised": _number("Realised gain", "dollar", help="Sales at average cost, plus dividends, less fees."),
-    }
-
-
-def strategy_parts() -> Columns:
-    """Columns of the strategies of an account beside their backtests."""
-    return {
-        "name": _text("Part"),
-        "strategy": _text("Strategy"),
-        "equity": _number("Equity", "dollar"),
-        "backtest": _number("Backtest", "dollar"),
-        "difference": _number("Difference", "dollar", help="Equity of the account minus the backtest."),
-    }
-
-
-def open_intents() -> Columns:
-    """Columns of `paper_account.open_intents`."""
-    return {
-        "symbol": _text("Symbol", "small", pinned=True),
-        "side": _text("Side", "small"),
-        "intended": _number("Quantity", SHARES),
-        "filled": _number("Filled", SHARES),
-        "order": _text("Order"),
-        "deadline": _time("Deadline"),
-    }
-
-
-def orders() -> Columns:
-    """Columns of `paper_account.orders`."""
-    return {
-        "at": _time("Created"),
-        "symbol": _text("Symbol", "small"),
-        "side": _text("Side", "small"),
-        "quantity": _number("Shares", SHARES),
-        "filled": _number("Filled", SHARES),
-        "average": _number("Average price", "dollar"),
-        "limit_price": _number("Limit price", "dollar"),
-        "time_in_force": _text("Time in force", "small", help="opg, cls: opening or closing auction; day: session."),
-        "state": _text("State", "small"),
-        "status": _text("Broker status", "small"),
-        "detail": _text("Detail"),
-        "client_order_id": _text("Client order ID"),
-    }
-
-
-def fills() -> Columns:
-    """Columns of `paper_account.fills`."""
-    return {
-        "time": _time("Time"),
-        "symbol": _text("Symbol", "small"),
-        "side": _text("Side", "small"),
-        "quantity": _number("Shares", SHARES),
-        "price": _number("Price", "dollar"),
-        "value": _number("Value", "dollar"),
-        "fee": _number("Fee", "dollar"),
-        "slippage": _number("Shortfall, bp", "%.1f", help=definition("implementation_shortfall")),
-        "source": _text("Source", "small", help="How the daemon received it: the stream of the broker or a poll."),
-        "client_order_id": _text("Client order ID"),
-    }
-
-
-def slippage() -> Columns:
-    """Columns of `paper_performance.slippage_by_symbol`."""
-    return {
-        "symbol": _text("Symbol", "small", pinned=True),
-        "fills": _number("Fills", SHARES),
-        "value": _number("Value traded", "dollar"),
-        "cost": _number("Shortfall", "dollar", help="Against the prices at the decision; negative is a gain."),
-        "bp": _number("Shortfall, bp", "%.1f", help=definition("implementation_shortfall")),
-    }
-
-
-def limits() -> Columns:
-    """Columns of `paper_state.risk_limits`."""
-    return {
-        "limit": _text("Limit", "medium", pinned=True),
-        "used": _number("Current", "percent"),
-        "allowed": _number("Allowed", "percent"),
-        "share": st.column_config.ProgressColumn("Used", format="percent", min_value=0.0, max_value=1.0),
-    }
-
-
-def risk() -> Columns:
-    """Columns of journal risk states."""
-    return {"at": _time("Since"), "state": _text("State", "small"), "reason": _text("Reason", "large")}
-
-
-def halts() -> Columns:
-    """Columns of `paper_state.halted_symbols`."""
-    return {"symbol": _text("Symbol", "small"), "at": _time("Since"), "reason": _text("Reason", "large")}
-
-
-def commands() -> Columns:
-    """Columns of `paper_state.commands_table`."""
-    return {
-        "at": _time("Time"),
-        "name": _text("Command", "small"),
-        "user": _text("User", "small"),
-        "address": _text("Address", "small"),
-        "outcome": _text("Outcome", "large"),
-        "answered": _time("Answered"),
-    }
-
-
-def alerts() -> Columns:
-    """Columns of journal alerts."""
-    return {
-        "at": _time("Time"),
-        "level": _text("Level", "small"),
-        "kind": _text("Kind", "small"),
-        "message": _text("Message", "large"),
-    }
-
-
-def decisions() -> Columns:
-    """Columns of journal decisions."""
-    return {
-        "bar": _text("Session", "small"),
-        "at": _time("Time"),
-        "outcome": _text("Outcome", "small"),
-        "strategy": _text("Strategy"),
-        "feed": _text("Feed", "small"),
-        "detail": _text("Skipped symbols and reasons", "large"),
-    }
-
-
-def external() -> Columns:
-    """Columns of `paper_account.external_holdings`."""
-    return {"symbol": _text("Symbol", "small"), "shares": _number("Shares", SHARES)}
+RUN_COLUMNS: Columns = {
+    "name": column.TextColumn("Run", pinned=True, width="medium"),
+    "status": column.TextColumn("Status"),
+    "promoted": column.TextColumn("Verdict", help="Whether the champion passed every promotion rule."),
+    "line": column.LineChartColumn("Equity", help="Growth of 1 of the champion on the test period.", width="small"),
+    "annual_return": column.NumberColumn("CAGR", format="percent", help=definition("annual_return")),
+    "sharpe": column.NumberColumn("Sharpe", format="%.2f", help=definition("sharpe")),
+    "drawdown": column.NumberColumn("Drawdown", format="percent", help=definition("max_drawdown")),
+    "score": column.NumberColumn("Validation", format="%.2f", help=definition("validation_score")),
+    "tags": column.ListColumn("Tags"),
+    "algorithm": column.TextColumn("Algorithm"),
+    "data": column.TextColumn("Data", help="Price dataset."),
+    "changed": column.DatetimeColumn("Updated", format="MMM D, HH:mm", timezone=ZONE),
+}
+# Columns of the tables of `queries.paper_account`, `paper_performance`, `paper_state` and the journal.
+POSITIONS: Columns = {
+    "symbol": _text("Symbol", "small", pinned=True),
+    "shares": _number("Shares", SHARES),
+    "value": _number("Value", "dollar"),
+    "weight": _number("Weight", "percent", help="Value over equity."),
+    "target": _number("Target", "percent", help="Target weight of the last decision, summed over the strategies."),
+    "distance": _number("Distance", "percent", help="Weight less target."),
+    "price": _number("Price", "dollar", help="At the last decision."),
+    "average": _number("Average cost", "dollar", help="Average purchase price per share."),
+    "gain": _number("Unrealised gain", "dollar", help="Value less cost."),
+    "gain_share": _number("Unrealised, %", "percent", help="Unrealised gain over cost."),
+    "realised": _number("Realised gain", "dollar", help="Sales at average cost, plus dividends, less fees."),
+}
+STRATEGY_PARTS: Columns = {
+    "name": _text("Part"),
+    "strategy": _text("Strategy"),
+    "equity": _number("Equity", "dollar"),
+    "backtest": _number("Backtest", "dollar"),
+    "difference": _number("Difference", "dollar", help="Equity of the account minus the backtest."),
+}
+OPEN_INTENTS: Columns = {
+    "symbol": _text("Symbol", "small", pinned=True),
+    "side": _text("Side", "small"),
+    "intended": _number("Quantity", SHARES),
+    "filled": _number("Filled", SHARES),
+    "order": _text("Order"),
+    "deadline": _time("Deadline"),
+}
+ORDERS: Columns = {
+    "at": _time("Created"),
+    "symbol": _text("Symbol", "small"),
+    "side": _text("Side", "small"),
+    "quantity": _number("Shares", SHARES),
+    "filled": _number("Filled", SHARES),
+    "average": _number("Average price", "dollar"),
+    "limit_price": _number("Limit price", "dollar"),
+    "time_in_force": _text("Time in force", "small", help="opg, cls: opening or closing auction; day: session."),
+    "state": _text("State", "small"),
+    "status": _text("Broker status", "small"),
+    "detail": _text("Detail"),
+    "client_order_id": _text("Client order ID"),
+}
+FILLS: Columns = {
+    "time": _time("Time"),
+    "symbol": _text("Symbol", "small"),
+    "side": _text("Side", "small"),
+    "quantity": _number("Shares", SHARES),
+    "price": _number("Price", "dollar"),
+    "value": _number("Value", "dollar"),
+    "fee": _number("Fee", "dollar"),
+    "slippage": _number("Shortfall, bp", "%.1f", help=definition("implementation_shortfall")),
+    "source": _text("Source", "small", help="How the daemon received it: the stream of the broker or a poll."),
+    "client_order_id": _text("Client order ID"),
+}
+SLIPPAGE: Columns = {
+    "symbol": _text("Symbol", "small", pinned=True),
+    "fills": _number("Fills", SHARES),
+    "value": _number("Value traded", "dollar"),
+    "cost": _number("Shortfall", "dollar", help="Against the prices at the decision; negative is a gain."),
+    "bp": _number("Shortfall, bp", "%.1f", help=definition("implementation_shortfall")),
+}
+LIMITS: Columns = {
+    "limit": _text("Limit", "medium", pinned=True),
+    "used": _number("Current", "percent"),
+    "allowed": _number("Allowed", "percent"),
+    "share": column.ProgressColumn("Used", format="percent", min_value=0.0, max_value=1.0),
+}
+RISK: Columns = {"at": _time("Since"), "state": _text("State", "small"), "reason": _text("Reason", "large")}
+HALTS: Columns = {"symbol": _text("Symbol", "small"), "at": _time("Since"), "reason": _text("Reason", "large")}
+COMMANDS: Columns = {
+    "at": _time("Time"),
+    "name": _text("Command", "small"),
+    "user": _text("User", "small"),
+    "address": _text("Address", "small"),
+    "outcome": _text("Outcome", "large"),
+    "answered": _time("Answered"),
+}
+ALERTS: Columns = {
+    "at": _time("Time"),
+    "level": _text("Level", "small"),
+    "kind": _text("Kind", "small"),
+    "message": _text("Message", "large"),
+}
+DECISIONS: Columns = {
+    "bar": _text("Session", "small"),
+    "at": _time("Time"),
+    "outcome": _text("Outcome", "small"),
+    "strategy": _text("Strategy"),
+    "feed": _text("Feed", "small"),
+    "detail": _text("Skipped symbols and reasons", "large"),
+}
+EXTERNAL: Columns = {"symbol": _text("Symbol", "small"), "shares": _number("Shares", SHARES)}

@@ -12,7 +12,7 @@ import streamlit as st
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.columns import run_columns
+from finrl_pod_app.dashboard.pages.columns import RUN_COLUMNS
 from finrl_pod_app.dashboard.pages.run_monitor import show_progress
 from finrl_pod_app.dashboard.pages.widgets import page_of, show_badge, show_equity, show_errors, show_selectable_table
 from finrl_pod_app.dashboard.queries import paper_journal, paper_state, runs
@@ -126,9 +126,8 @@ def _show_runs(summaries: Sequence[runs.RunSummary], statuses: Sequence[str]) ->
         "Runs: name, status, verdict, equity, validation and test results, settings, tags and time of the last change."
     )
     st.caption(f"{len(rows):,} of {len(summaries):,} runs. Select a row to open the run; click a heading to sort.")
-    columns = run_columns()
-    if not any(summary.tags for summary in summaries):
-        del columns["tags"]
+    has_tags = any(summary.tags for summary in summaries)
+    columns = {name: column for name, column in RUN_COLUMNS.items() if has_tags or name != "tags"}
     row = show_selectable_table(frame, columns, "overview: runs", alt=alt)
     if row is not None:
         st.switch_page(page_of("run"), query_params={"name": str(frame["name"].iloc[row])})

@@ -152,14 +152,14 @@ def _show_account(journal: paper_journal.Journal, difference: paper_performance.
     else:
         alt = "Positions and cash as areas, coloured by gain."
         PAPER_FIGURES.show(_allocation_figure, (journal,), "paper-allocation", alt=alt, height=320)
-        show_table(positions, columns.positions(), "paper-positions", alt="Positions of the paper account")
+        show_table(positions, columns.POSITIONS, "paper-positions", alt="Positions of the paper account")
         note = f"{paper_account.totals(journal)} Prices at the close of {journal.priced}, as used by the last decision."
         st.caption(theme.escape_markdown(note))
     external = paper_account.external_holdings(journal)
     if len(external):
         st.header("External holdings", anchor=False)
         st.caption("Shares on the account that the strategy did not buy. They are never traded.")
-        show_table(external, columns.external(), "paper-external", alt="External holdings")
+        show_table(external, columns.EXTERNAL, "paper-external", alt="External holdings")
 
 
 def _allocation_figure(journal: paper_journal.Journal) -> Any:
@@ -182,7 +182,7 @@ def _show_orders(journal: paper_journal.Journal) -> None:
     intents = paper_account.open_intents(journal)
     st.header(f"Open intents: {len(intents)}", anchor=False)
     if len(intents):
-        show_table(intents, columns.open_intents(), "paper-intents", alt="Intents not yet filled or abandoned")
+        show_table(intents, columns.OPEN_INTENTS, "paper-intents", alt="Intents not yet filled or abandoned")
     else:
         st.caption("All intents are filled or abandoned.")
     orders = paper_account.orders(journal)
@@ -192,12 +192,12 @@ def _show_orders(journal: paper_journal.Journal) -> None:
         alt = "Orders by time and symbol, with their side."
         height = 140 + 16 * orders.head(MAX_ROWS).symbol.nunique()
         PAPER_FIGURES.show(_timeline_figure, (journal,), "paper-timeline", alt=alt, height=height)
-        show_table(orders.head(MAX_ROWS), columns.orders(), "paper-orders", alt="Orders, newest first")
+        show_table(orders.head(MAX_ROWS), columns.ORDERS, "paper-orders", alt="Orders, newest first")
     st.header(f"Fills: {len(filled):,}", anchor=False)
     if max(len(orders), len(filled)) > MAX_ROWS:
         st.caption(f"Showing the newest {MAX_ROWS:,} of each; `finrl-pod paper orders --json` prints all.")
     if len(filled):
-        show_table(filled.head(MAX_ROWS), columns.fills(), "paper-fills", alt="Fills, newest first")
+        show_table(filled.head(MAX_ROWS), columns.FILLS, "paper-fills", alt="Fills, newest first")
 
 
 def _timeline_figure(journal: paper_journal.Journal) -> Any:
@@ -212,7 +212,7 @@ def _show_costs(journal: paper_journal.Journal, slippage: paper_performance.Slip
     alt = "Implementation shortfall by session, its cumulative mean, and the modelled cost."
     PAPER_FIGURES.show(_slippage_figure, (journal,), "paper-slippage", alt=alt)
     by_symbol = paper_performance.slippage_by_symbol(journal)
-    show_table(by_symbol, columns.slippage(), "paper-costs", alt="Implementation shortfall by symbol")
+    show_table(by_symbol, columns.SLIPPAGE, "paper-costs", alt="Implementation shortfall by symbol")
 
 
 def _slippage_figure(journal: paper_journal.Journal) -> Any:
@@ -224,26 +224,26 @@ def _show_risk(journal: paper_journal.Journal) -> None:
     if limits.empty:
         st.info("This journal has no risk limits. Restart the daemon with this version to record them.")
     else:
-        show_table(limits, columns.limits(), "paper-limits", alt="Risk limits and how much of each is used")
+        show_table(limits, columns.LIMITS, "paper-limits", alt="Risk limits and how much of each is used")
         if "largest position" not in set(limits["limit"]):
             st.caption("The largest position is limited for each strategy separately, by its mandate.")
     halted_symbols = paper_state.halted_symbols(journal)
     if len(halted_symbols):
         st.header("Halted symbols", anchor=False)
-        show_table(halted_symbols, columns.halts(), "paper-halts", alt="Halted symbols")
+        show_table(halted_symbols, columns.HALTS, "paper-halts", alt="Halted symbols")
         st.caption("Check them, then resume trading them with `finrl-pod paper reconcile --acknowledge`.")
     st.header("Risk state", anchor=False)
     if journal.risk.empty:
         st.caption("Active since the start.")
     else:
-        show_table(journal.risk.iloc[::-1], columns.risk(), "paper-risk", alt="Changes of the risk state")
+        show_table(journal.risk.iloc[::-1], columns.RISK, "paper-risk", alt="Changes of the risk state")
 
 
 def _show_log(journal: paper_journal.Journal) -> None:
     for title, frame, configuration in (
-        ("Alerts", journal.alerts.iloc[::-1], columns.alerts()),
-        ("Commands", paper_state.commands_table(journal), columns.commands()),
-        ("Decisions", paper_state.decisions_table(journal), columns.decisions()),
+        ("Alerts", journal.alerts.iloc[::-1], columns.ALERTS),
+        ("Commands", paper_state.commands_table(journal), columns.COMMANDS),
+        ("Decisions", paper_state.decisions_table(journal), columns.DECISIONS),
     ):
         st.header(f"{title}: {len(frame):,}", anchor=False)
         if len(frame):

@@ -17,7 +17,7 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions.access import default_user_name, password_guard, visitor_address
 from finrl_pod_app.dashboard.figures import paper as figures
-from finrl_pod_app.dashboard.pages.columns import strategy_parts
+from finrl_pod_app.dashboard.pages.columns import STRATEGY_PARTS
 from finrl_pod_app.dashboard.pages.widgets import PAPER_FIGURES, show_table
 from finrl_pod_app.dashboard.passwords import Password
 from finrl_pod_app.dashboard.queries.paper_journal import Journal, load
@@ -161,7 +161,7 @@ def show_replay(journal: Journal, difference: BacktestDifference) -> None:
             PAPER_FIGURES.show(_causes_figure, (difference,), "paper-causes", alt=alt, height=240)
         if len(difference.parts) > 1:
             alt = "Each strategy of the account with its equity and its backtest."
-            show_table(difference.parts, strategy_parts(), "paper-strategies", alt=alt)
+            show_table(difference.parts, STRATEGY_PARTS, "paper-strategies", alt=alt)
         if difference.differences:
             with st.expander(f"{len(difference.differences):,} differences from the backtest"):
                 for sentence in difference.differences[:MAX_DIFFERENCES]:
