@@ -37,7 +37,9 @@ def render(settings: Settings) -> None:
         index = list(champions).index(requested_run) if requested_run in champions else 0
         target: runs.RunFiles | str = champions[st.selectbox("Run", list(champions), index=index, key="audit: run")]
     else:
-        target = st.selectbox("Strategy", cached.strategies(), format_func=display_name)
+        from finrl_pod_app.dashboard.queries.comparison import STRATEGIES
+
+        target = st.selectbox("Strategy", STRATEGIES, format_func=display_name)
     label = theme.escape_markdown(target if isinstance(target, str) else target.name)
     # Results are cached until the run's files change.
     audit_targets = st.session_state.setdefault("audit: requested", set())

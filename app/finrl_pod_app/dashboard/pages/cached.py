@@ -20,22 +20,21 @@ from finrl_pod_app.report.edge_text import verdict_paragraph
 if TYPE_CHECKING:
     from finrl_pod.data.store import Manifest
     from finrl_pod.promotion.verdict import Verdict
-    from finrl_pod.settings.run import RunConfig
     from finrl_pod.types import BacktestResult, Floats, Panel
     from finrl_pod_app.evaluation.audit import Audit
     from finrl_pod_app.evaluation.sweeps import DecisionTable
-    from finrl_pod_app.report.records import Band, RunReport
+    from finrl_pod_app.report.records import Band
     from finrl_pod_app.setup.doctor import Finding
 
 MAX_RUNS, MAX_GENERATIONS = 1_000, 200
 MAX_REPORTS = 16
 MAX_DECISIONS = 32  # of about 6 MB each
 
-
-@lru_cache(maxsize=MAX_RUNS)
-def summary(run: runs.RunFiles) -> runs.RunSummary:
-    """The summary of a run."""
-    return runs.summarise(run)
+summary = lru_cache(maxsize=MAX_RUNS)(runs.summarise)
+champions = lru_cache(maxsize=MAX_RUNS)(runs.champions)
+config = lru_cache(maxsize=MAX_RUNS)(runs.config)
+verdict = lru_cache(maxsize=MAX_RUNS)(runs.verdict)
+report = lru_cache(maxsize=MAX_REPORTS)(runs.report)
 
 
 @st.cache_resource(ttl=1.0, max_entries=4, show_spinner=False)
@@ -59,52 +58,12 @@ def agents(run: runs.RunFiles, files: training.GenerationFiles) -> pd.DataFrame:
     return training.agents_table(run, [generation(*file) for file in files])
 
 
-@lru_cache(maxsize=MAX_RUNS)
-def champions(run: runs.RunFiles) -> tuple[str, ...]:
-    """Members of the champion of a finished run; empty before."""
-    return runs.champions(run)
-
-
 @st.cache_resource(ttl=10.0, max_entries=1, show_spinner="Reading the catalogue")
 def catalogue() -> tuple[Manifest, ...]:
     """Manifests of the stored panels, the built-in ones first."""
     from finrl_pod.data.store import Store
 
     return Store().list()
-
-
-@st.cache_resource(max_entries=1, show_spinner=False)
-def feature_names() -> tuple[str, ...]:
-    """Names of the registered features."""
-    from finrl_pod.data.features import names
-
-    return names()
-
-
-@lru_cache(maxsize=MAX_RUNS)
-def config(run: runs.RunFiles) -> RunConfig:
-    """The config of a run."""
-    return runs.config(run)
-
-
-@st.cache_resource(max_entries=1, show_spinner=False)
-def default_config() -> RunConfig:
-    """The default config."""
-    from finrl_pod.settings.run import RunConfig
-
-    return RunConfig()
-
-
-@lru_cache(maxsize=MAX_RUNS)
-def verdict(run: runs.RunFiles) -> Verdict | None:
-    """The verdict of a run, or None without one."""
-    return runs.verdict(run)
-
-
-@lru_cache(maxsize=MAX_REPORTS)
-def report(run: runs.RunFiles) -> RunReport:
-    """The report of a run; without any parts before it has finished."""
-    return runs.report(run)
 
 
 def paragraph_of(run: runs.RunFiles, verdict: Verdict) -> list[str]:
@@ -180,14 +139,6 @@ def feature_analysis(name: str, sha256: str, feature: str) -> dict[str, Any]:  #
     return analyse_features([feature], data=name, start=splits.train[0], end=splits.train[1]) | {"split": "train"}
 
 
-@st.cache_resource(max_entries=1, show_spinner=False)
-def strategies() -> tuple[str, ...]:
-    """Names of the built-in strategies."""
-    from finrl_pod_app.dashboard.queries.comparison import STRATEGIES
-
-    return STRATEGIES
-
-
 @st.cache_resource(max_entries=50, show_spinner=False)
 def audit(target: runs.RunFiles | str, _on_step: Callable[[str], None]) -> Audit:
     """The audit of the champion of a run, or of a strategy on the sample prices.
@@ -214,14 +165,6 @@ def doctor() -> list[Finding]:
 def gpus() -> pd.DataFrame:
     """GPU load, read at most every two seconds over all sessions."""
     return machine.gpu_table()
-
-
-@st.cache_resource(max_entries=1, show_spinner=False)
-def store_folder() -> Path:
-    """The folder of the stored prices."""
-    from finrl_pod.data.store import Store
-
-    return Store().root
 
 
 def _use_one_thread() -> None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from finrl_pod.errors import FinrlPodError
+from finrl_pod.settings.run import RunConfig
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.compare_views import show_comparison
 from finrl_pod_app.dashboard.pages.result_views import show_rules
-from finrl_pod_app.dashboard.pages.widgets import damaged_note, runs_with_champion, show_errors
+from finrl_pod_app.dashboard.pages.widgets import damaged_note, runs_with_champion, show_errors, shown_errors
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
@@ -100,7 +100,7 @@ def _choose_period(champions: Sequence[runs.RunFiles]) -> Period:
     """Draw the choice of prices and dates."""
     base = champions[0] if champions else None
     columns = st.columns([2, 1, 1, 2], vertical_alignment="bottom")
-    default = cached.default_config()
+    default = RunConfig()
     if base is None:
         panels = {manifest.name: manifest for manifest in cached.catalogue() if not manifest.fault}
         name = columns[0].selectbox("Prices", list(panels), key="compare: data")
@@ -150,10 +150,8 @@ def _decisions(champions: list[runs.RunFiles], strategies: list[str], period: Pe
 
     def add(name: str, compute: Callable[[], DecisionTable]) -> None:
         progress_bar.progress(len(decisions) / count, f"Computing {theme.escape_markdown(display_name(name))}")
-        try:
+        with shown_errors(prefix=f"{name}: "):
             decisions[name] = compute()
-        except FinrlPodError as error:
-            st.error(f"{theme.escape_markdown(name)}: {theme.escape_markdown(error)}", icon=":material/error:")
 
     for run in champions:
         dates = period.dates(run)

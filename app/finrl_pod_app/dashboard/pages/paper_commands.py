@@ -6,6 +6,7 @@ process: it needs torch, and the server does not load it.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +14,11 @@ from typing import Any
 
 import streamlit as st
 
-from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions.access import default_user_name, password_guard, visitor_address
 from finrl_pod_app.dashboard.figures import paper as figures
 from finrl_pod_app.dashboard.pages.columns import STRATEGY_PARTS
-from finrl_pod_app.dashboard.pages.widgets import PAPER_FIGURES, show_table
+from finrl_pod_app.dashboard.pages.widgets import PAPER_FIGURES, show_table, shown_errors
 from finrl_pod_app.dashboard.passwords import Password
 from finrl_pod_app.dashboard.queries.paper_journal import Journal, load
 from finrl_pod_app.dashboard.queries.paper_performance import BacktestDifference
@@ -111,11 +111,8 @@ def _password_form(path: Path, name: str) -> None:
     elif confirmation.strip() != word:
         st.error(f"Type {word} in the second field to confirm.")
     else:
-        try:
+        with shown_errors("lock"):
             password_guard().check(text)
-        except FinrlPodError as error:
-            st.error(theme.escape_markdown(error), icon=":material/lock:")
-        else:
             _submit(path, name, user.strip())
 
 
@@ -129,17 +126,11 @@ def _submit(path: Path, name: str, user: str) -> None:
     from finrl_pod.paper.journal.commands import CommandName, submit_command
     from finrl_pod.paper.journal.store import Store
 
-    try:
-        store = Store.open(path)
-        try:
+    with shown_errors():
+        with contextlib.closing(Store.open(path)) as store:
             number = submit_command(store, CommandName(name), user=user, address=visitor_address())
-            st.session_state[_PENDING_COMMAND] = (path, number)
-        finally:
-            store.close()
-    except FinrlPodError as error:
-        st.error(theme.escape_markdown(error), icon=":material/error:")
-        return
-    st.rerun()
+        st.session_state[_PENDING_COMMAND] = (path, number)
+        st.rerun()
 
 
 CENT = 0.01

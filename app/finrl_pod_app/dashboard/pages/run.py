@@ -8,7 +8,6 @@ from typing import Any
 
 import streamlit as st
 
-from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions.run_changes import (
     MAX_TAG,
@@ -20,7 +19,7 @@ from finrl_pod_app.dashboard.actions.run_changes import (
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.result_views import show_mandate, show_profit, show_verdict
 from finrl_pod_app.dashboard.pages.run_monitor import show_outcome, show_progress, show_training
-from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, choose_run, page_of, show_errors
+from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, choose_run, page_of, show_errors, shown_errors
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report import charts
@@ -199,13 +198,10 @@ def show_tags(run: runs.RunFiles, tags: Sequence[str]) -> None:
             key=f"tags of {run.name}",
         )
         if sorted(choice) != sorted(tags) and st.button("Save tags", type="primary", key=f"save tags of {run.name}"):
-            try:
+            with shown_errors():
                 save_tags(run, choice)
-            except FinrlPodError as error:
-                st.error(theme.escape_markdown(error), icon=":material/error:")
-                return
-            cached.found_runs.clear()
-            st.rerun()
+                cached.found_runs.clear()
+                st.rerun()
 
 
 def show_next_steps(settings: Settings, run: runs.RunFiles) -> None:
@@ -232,14 +228,8 @@ def _paper_dialog(settings: Settings, run: runs.RunFiles) -> None:
     target = run.path / "paper.toml"
     st.caption(f"Writes {theme.escape_markdown(target)}; an existing file is kept.")
     if st.button("Write the config", type="primary", icon=":material/save:"):
-        try:
+        with shown_errors():
             write_paper_config(settings, run, text)
-        except FinrlPodError as error:
-            st.error(theme.escape_markdown(error), icon=":material/error:")
-            return
-        st.success("Written. Start the daemon from a terminal:", icon=":material/check_circle:")
-        st.code(
-            shlex.join(paper_command(target, cached.config(run), is_promoted=is_promoted)),
-            language="bash",
-            wrap_lines=True,
-        )
+            st.success("Written. Start the daemon from a terminal:", icon=":material/check_circle:")
+            command = shlex.join(paper_command(target, cached.config(run), is_promoted=is_promoted))
+            st.code(command, language="bash", wrap_lines=True)

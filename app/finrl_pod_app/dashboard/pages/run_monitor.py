@@ -6,7 +6,6 @@ from typing import Any
 
 import streamlit as st
 
-from finrl_pod.errors import FinrlPodError, RunError
 from finrl_pod.settings.run import RunConfig, describe_setting
 from finrl_pod.tournament.progress import Progress
 from finrl_pod_app.dashboard import theme
@@ -20,6 +19,7 @@ from finrl_pod_app.dashboard.pages.widgets import (
     show_errors,
     show_figure,
     show_table,
+    shown_errors,
 )
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.queries.training import STAGES, position
@@ -73,7 +73,7 @@ def _stage_text(progress: Progress | None, status: str) -> str:
 
 
 def _draw_controls(run: runs.RunFiles, status: str) -> None:
-    try:
+    with shown_errors():
         if status == "paused":
             if st.button("Resume", icon=":material/play_arrow:", key=f"resume {run.name}"):
                 jobs.resume(run)
@@ -85,8 +85,6 @@ def _draw_controls(run: runs.RunFiles, status: str) -> None:
         if st.button("Stop", icon=":material/stop:", key=f"stop {run.name}", help=help_text):
             jobs.stop(run)
             st.toast(f"Stopping {theme.escape_markdown(run.name)}.")
-    except RunError as error:
-        st.error(theme.escape_markdown(error))
 
 
 def show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
@@ -106,13 +104,10 @@ def show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
         st.code(runs.walkforward_resume_command(walkforward), language="bash", wrap_lines=True)
         return
     if st.button("Resume", type="primary", icon=":material/play_arrow:", key="resume the run"):
-        try:
+        with shown_errors():
             jobs.resume(run)
-        except FinrlPodError as error:
-            st.error(theme.escape_markdown(error))
-            return
-        cached.found_runs.clear()
-        st.rerun()
+            cached.found_runs.clear()
+            st.rerun()
 
 
 def show_training(settings: Settings, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from finrl_pod.data.store import Store
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.widgets import show_table, show_text_table
@@ -21,7 +22,7 @@ def render(settings: Settings) -> None:
     st.header("Disk")
     column = st.column_config
     show_table(
-        machine.disk_usage({"runs": settings.runs, "prices": cached.store_folder()}),
+        machine.disk_usage({"runs": settings.runs, "prices": Store().root}),
         {
             "what": column.TextColumn("Contents"),
             "free": column.NumberColumn("Free, GiB", format="%.1f"),

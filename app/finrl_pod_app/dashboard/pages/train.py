@@ -8,13 +8,14 @@ from typing import Any
 
 import streamlit as st
 
+from finrl_pod.data.features import names as feature_names
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig, TournamentConfig, describe_setting
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.widgets import page_of
+from finrl_pod_app.dashboard.pages.widgets import page_of, shown_errors
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.dashboard.training_form import BASES, DECIDE_EVERY, build_config, number_field, setting_label
 from finrl_pod_app.report.columns import display_name
@@ -51,13 +52,10 @@ def _show_form(settings: Settings) -> None:
             st.error(theme.escape_markdown(error), icon=":material/error:")
             return
         if st.button("Start training", type="primary", icon=":material/play_arrow:", width="stretch"):
-            try:
+            with shown_errors():
                 run = jobs.start(config, settings.runs, name)
-            except FinrlPodError as error:
-                st.error(theme.escape_markdown(error), icon=":material/error:")
-                return
-            cached.found_runs.clear()
-            st.switch_page(page_of("run"), query_params={"name": run.name})
+                cached.found_runs.clear()
+                st.switch_page(page_of("run"), query_params={"name": run.name})
         text = config_text(config)
         st.download_button("Download TOML", text, f"{name}.toml", "application/toml", width="stretch")
         st.caption(f"Run it from a terminal: `finrl-pod tournament {name}.toml --out runs/{name}`")
@@ -83,7 +81,7 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     choices["splits"] = {"embargo": base.splits.embargo, **_choose_splits(base.splits, key(panel.name))}
     features = st.multiselect(
         "Features",
-        cached.feature_names(),
+        feature_names(),
         default=list(base.features.names),
         key=key(f"features on {panel.name}"),
         help=describe_setting("features.names").comment,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -63,23 +64,18 @@ def show_table(
     *,
     alt: str,
     max_rows: int = MAX_VISIBLE_ROWS,
-) -> None:
+    **options: Any,
+) -> Any:
     """Draw the configured columns of a frame, in their order. alt: description for screen readers.
 
-    Text that a spreadsheet would execute is escaped, since the table can be saved as CSV.
+    Text that a spreadsheet would execute is escaped, since the table can be saved as CSV. options: further arguments of
+    `st.dataframe`, whose result is returned.
     """
-    _draw_table(frame, columns, key, alt, max_rows)
-
-
-def _draw_table(frame: pd.DataFrame, columns: Columns, key: str, alt: str, max_rows: int, **options: Any) -> Any:
     visible_frame = frame[list(columns)].copy()
-    for name in visible_frame.columns:
-        if not pd.api.types.is_numeric_dtype(visible_frame[name]) and not pd.api.types.is_datetime64_any_dtype(
-            visible_frame[name]
-        ):
-            visible_frame[name] = [
-                escape_formula(value) if isinstance(value, str) else value for value in visible_frame[name]
-            ]
+    for name in visible_frame.select_dtypes(exclude=["number", "datetime", "datetimetz"]):
+        visible_frame[name] = [
+            escape_formula(value) if isinstance(value, str) else value for value in visible_frame[name]
+        ]
     columns = dict(columns)
     for name, column in columns.items():
         # Streamlit's own format has up to two decimals, a different number in each row.
@@ -108,7 +104,7 @@ def _draw_table(frame: pd.DataFrame, columns: Columns, key: str, alt: str, max_r
 
 def show_selectable_table(frame: pd.DataFrame, columns: Columns, key: str, *, alt: str) -> int | None:
     """`show_table` whose rows can be selected; returns the place of the selected row, once per selection."""
-    selection = _draw_table(frame, columns, key, alt, MAX_VISIBLE_ROWS, on_select="rerun", selection_mode="single-row")
+    selection = show_table(frame, columns, key, alt=alt, on_select="rerun", selection_mode="single-row")
     rows = selection["selection"]["rows"]
     return int(rows[0]) if rows and rows[0] < len(frame) else None
 
@@ -119,15 +115,22 @@ def show_text_table(frame: pd.DataFrame, headings: Mapping[str, str], *, alt: st
     st.table(pd.DataFrame(text, dtype=object), border="horizontal", hide_index=True, alt=alt)
 
 
+@contextmanager
+def shown_errors(icon: str = "error", prefix: str = "") -> Iterator[None]:
+    """Draw an error of finrl_pod that ends the block as a message. prefix: text before it."""
+    try:
+        yield
+    except FinrlPodError as error:
+        st.error(theme.escape_markdown(f"{prefix}{error}"), icon=f":material/{icon}:")
+
+
 def show_errors(draw: Callable[..., None]) -> Callable[..., None]:
     """Wrap a fragment: errors of finrl_pod show as messages, since no caller handles them in a refresh."""
 
     @functools.wraps(draw)
     def draw_with_messages(*arguments: Any) -> None:
-        try:
+        with shown_errors():
             draw(*arguments)
-        except FinrlPodError as error:
-            st.error(theme.escape_markdown(error), icon=":material/error:")
         collect_if_due()  # a refresh runs this part alone
 
     return draw_with_messages
