@@ -73,31 +73,37 @@ def show_result(report: RunReport, out: Path | None) -> None:
         console.print(f"{len(METRICS) - len(metrics)} more columns are in the report; a wider terminal shows them.")
     if report.data.price_only_index and "index" in report.test.strategies:
         console.print("The index is a price index, without dividends.")
-    if report.period:
-        console.print(report.period, markup=False, soft_wrap=not console.is_terminal)
-    for warning in (report.in_sample, report.bars):
-        if warning:
-            console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
-    for line in verdict_lines(report):
-        console.print(line, markup=False, soft_wrap=not console.is_terminal)
+    print_lines(console, report.period)
+    print_lines(console, report.in_sample, report.bars, style="yellow")
+    print_lines(console, *verdict_lines(report))
     if report.ladder:
         console.print(_ladder_table(report))
     texts = [ladder_sentence, baselines_sentence]
     if report.verdict is None:
         texts = [return_sentence, looks_sentence, *texts]
-    for text in texts:
-        if sentence := text(report):
-            console.print(sentence, markup=False, soft_wrap=not console.is_terminal)
+    print_lines(console, *(text(report) for text in texts))
     if report.capacity:
         from finrl_pod_app.report.contribution import capacity_sentence
 
-        console.print(capacity_sentence(report.capacity), markup=False, soft_wrap=not console.is_terminal)
+        print_lines(console, capacity_sentence(report.capacity))
     if out is not None:
         console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
         if report.verdict:
-            console.print(next_sentence(report, out), markup=False, soft_wrap=not console.is_terminal)
+            print_lines(console, next_sentence(report, out))
     if report.verdict:
         console.print("Words explained: finrl-pod glossary", markup=False)
+
+
+def print_lines(console: Console, *lines: str, style: str | None = None) -> None:
+    """Print the lines that are not empty: wrapped on a terminal, otherwise as they are."""
+    for line in filter(None, lines):
+        console.print(line, style=style, markup=False, soft_wrap=not console.is_terminal)
+
+
+def _print_unwrapped(lines: Sequence[str]) -> None:
+    console = make_console()
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def show_account(size: float) -> None:
@@ -107,7 +113,6 @@ def show_account(size: float) -> None:
 
 def show_training_result(result: Mapping[str, Any]) -> None:
     """Print the result of `train --env`, from the contents of result.json."""
-    console = make_console()
     evaluated = result["evaluation"]
     lines = [
         f"{result['algorithm']} on {result['env']}: {result['steps']:,} steps in {result['seconds']:.0f} s, "
@@ -117,21 +122,17 @@ def show_training_result(result: Mapping[str, Any]) -> None:
         score = result["score"][p]
         words = [f"score {score:.1f} (mean episode return, last 100 episodes)"] if score is not None else []
         if evaluated is not None:
-            episodes_text = f"over {evaluated['episodes']} episodes{_without_end(evaluated['cut'][p])}"
-            words.append(f"{_spread(evaluated['mean'][p], evaluated['std'][p])} {episodes_text}")
+            scores = {key: evaluated[key][p] for key in ("mean", "std", "cut")}
+            words.append(_evaluation_text(evaluated | scores))
         words += [] if alive else ["diverged (its loss is NaN)"]
         lines.append(f"Member {p}: {'; '.join(words)}.")
     if evaluated is not None and "ensemble" in evaluated:
-        found = evaluated["ensemble"]
-        episodes_text = f"over {found['episodes']} episodes{_without_end(found['cut'])}"
-        lines.append(f"Ensemble: {_spread(found['mean'], found['std'])} {episodes_text}.")
+        lines.append(f"Ensemble: {_evaluation_text(evaluated['ensemble'])}.")
     if result["unscored"]:
         lines.append(f"{result['unscored']:,} episodes had NaN or infinite rewards and are excluded from the scores.")
     if result["workers_lost"]:
         lines.append(f"{result['workers_lost']} workers were lost and restarted.")
-    lines.append(f"Weights: {result['weights']}")
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+    _print_unwrapped([*lines, f"Weights: {result['weights']}"])
 
 
 def show_environment_evaluation(found: Mapping[str, Any]) -> None:
@@ -141,11 +142,9 @@ def show_environment_evaluation(found: Mapping[str, Any]) -> None:
         f"Member {p}: {_spread(mean, std)}{_without_end(cut)}."
         for p, (mean, std, cut) in enumerate(zip(found["mean"], found["std"], found["cut"], strict=True))
     ]
-    if together := found.get("ensemble"):
-        episodes_text = f"over {together['episodes']} episodes{_without_end(together['cut'])}"
-        lines.append(f"Ensemble: {_spread(together['mean'], together['std'])} {episodes_text}.")
-    for line in lines:
-        make_console().print(line, markup=False, soft_wrap=True)
+    if ensemble := found.get("ensemble"):
+        lines.append(f"Ensemble: {_evaluation_text(ensemble)}.")
+    _print_unwrapped(lines)
 
 
 def show_market_training(result: Mapping[str, Any]) -> None:
@@ -157,17 +156,15 @@ def show_market_training(result: Mapping[str, Any]) -> None:
         lines.append(f"Share of the optimal value: {share:.2%}, spread at the start {result['spread']:.3f}")
     if gains := result.get("best_response_gain"):
         lines.append(f"Largest gain by a best response: {max(gains):.2%} of the largest order's cost")
-    for line in lines:
-        make_console().print(line, markup=False, soft_wrap=True)
+    _print_unwrapped(lines)
 
 
 def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
     """Print the champion of a tournament on a custom environment, from the contents of result.json."""
-    console = make_console()
     champion = document["champion"]
     test = document["test"]
     timing = document["timing"]
-    for line in (
+    lines = (
         f"Tournament on {document['environment']}: {timing['samples']:,} steps in {timing['train_seconds']:.0f} s, "
         f"{timing['samples_per_second']:,.0f} samples/s.",
         f"Champion: {champion['id']} ({champion['algorithm']}), mean episode "
@@ -175,14 +172,18 @@ def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
         f"Test: mean episode return {test['mean_return']:.2f} +- {test['standard_error']:.2f} (standard error, "
         f"{test['episodes']} other episodes{_without_end(test['cut_episodes'])}).",
         f"Result: {out / 'result.json'}",
-    ):
-        console.print(line, markup=False, soft_wrap=True)
+    )
+    _print_unwrapped(lines)
 
 
 def _spread(mean: float | None, deviation: float | None) -> str:
     """Format the mean and standard deviation of evaluation returns."""
     numbers = "NaN" if mean is None or deviation is None else f"{mean:.1f} +- {deviation:.1f}"
     return f"mean episode return {numbers} without exploration"
+
+
+def _evaluation_text(scores: Mapping[str, Any]) -> str:
+    return f"{_spread(scores['mean'], scores['std'])} over {scores['episodes']} episodes{_without_end(scores['cut'])}"
 
 
 def _without_end(cut: int) -> str:
@@ -196,13 +197,11 @@ def _without_end(cut: int) -> str:
 
 def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
     """Print the rows of a sweep and the paths of its files, from the contents of sweep.json."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     console = make_console()
     rows = document["rows"]
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    table = _empty_table()
     has_seeds = any(row["seed"] is not None for row in rows)
     for head in ("strategy", *(("seed",) if has_seeds else ()), "start", "end", "bp"):
         table.add_column(head, no_wrap=True, justify="right" if head in ("seed", "bp") else "left")
@@ -216,10 +215,8 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
     console.print(table)
     if len(rows) > MAX_SWEEP_ROWS:
         console.print(f"{len(rows) - MAX_SWEEP_ROWS:,} more rows{'' if out else '; write them all with --out DIR'}.")
-    for period in document.get("periods", ()):
-        console.print(period, markup=False, soft_wrap=not console.is_terminal)
-    for warning in document["in_sample"]:
-        console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
+    print_lines(console, *document.get("periods", ()))
+    print_lines(console, *document["in_sample"], style="yellow")
     decisions = document["seconds"]["decisions"]
     accounting = document["seconds"]["accounting"]
     console.print(
@@ -234,7 +231,8 @@ def _ladder_table(report: RunReport) -> Table:
     """The steps from the base to the champion, relative to the base."""
     from rich.text import Text
 
-    table = _empty_table("Over the base, per year, on validation and test", "step")
+    table = _empty_table("Over the base, per year, on validation and test")
+    table.add_column("step", no_wrap=True)
     for period in ("validation", "test"):
         for short, unit, _ in LADDER_COLUMNS:
             table.add_column(f"{period}\n{short}\n{unit}", justify="right", no_wrap=True)
@@ -243,20 +241,13 @@ def _ladder_table(report: RunReport) -> Table:
     return table
 
 
-def _empty_table(title: str, first: str) -> Table:
-    """A table without rules between rows. first: heading of its column of names."""
+def _empty_table(title: str | None = None) -> Table:
+    """A table without rules between rows."""
     from rich import box
     from rich.table import Table
 
-    table = Table(
-        title=title,
-        title_justify="left",
-        header_style="bold",
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
-    )
-    table.add_column(first, no_wrap=True)
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.collapse_padding = True
     return table
 
 
@@ -265,7 +256,8 @@ def _table(report: RunReport, metrics: Sequence[Metric]) -> Table:
 
     strategies = report.test.strategies
     prices = f", {report.data.name} ({len(report.data.symbols)} symbols)"
-    table = _empty_table(f"{_title(report)} {' to '.join(report.splits.test)}{prices}", "strategy")
+    table = _empty_table(f"{_title(report)} {' to '.join(report.splits.test)}{prices}")
+    table.add_column("strategy", no_wrap=True)
     for metric in metrics:
         table.add_column(f"{metric.heading}\n{metric.unit.heading}", justify="right", no_wrap=True)
     for name in champion_first(strategies):

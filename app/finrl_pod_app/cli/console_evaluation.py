@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from finrl_pod_app.cli.console import make_console
+from finrl_pod_app.cli.console import make_console, print_lines
 from finrl_pod_app.report.columns import display_name
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def show_rules(report: RunReport) -> None:
     verdict = report.verdict
     if verdict is None:
         return
-    for line in verdict_paragraph(report):
-        console.print(line, markup=False, soft_wrap=not console.is_terminal)
+    print_lines(console, *verdict_paragraph(report))
     table = plain_table("Promotion gate")
     for name in ("rule", "value", "limit", "", "what"):
         table.add_column(name, no_wrap=name != "what", justify="right" if name in ("value", "limit") else "left")
@@ -58,13 +57,9 @@ def show_rules(report: RunReport) -> None:
         mark = "pass" if rule.passed else "fail"
         table.add_row(display_name(rule.name), *rule_cells(rule), Text(mark, style=MARKS[mark]), Text(rule.sentence))
     console.print(table)
-    for text in (edge_sentence(verdict), f"{trials_text(verdict)}; look {verdict.looks} at the test period."):
-        if text:
-            console.print(text, markup=False, soft_wrap=not console.is_terminal)
-    for warning in verdict.statistics.audit_warnings:
-        console.print(
-            f"Warning of the audit: {warning}", style="yellow", markup=False, soft_wrap=not console.is_terminal
-        )
+    print_lines(console, edge_sentence(verdict), f"{trials_text(verdict)}; look {verdict.looks} at the test period.")
+    warnings = verdict.statistics.audit_warnings
+    print_lines(console, *(f"Warning of the audit: {warning}" for warning in warnings), style="yellow")
     console.print("Words explained: finrl-pod glossary", markup=False)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from finrl_pod_app.cli.options import Json, check_exists, print_json
+from finrl_pod_app.cli.options import Json, check_exists, print_json, print_result
 
 if TYPE_CHECKING:
     from finrl_pod.data.store import Manifest
@@ -227,10 +227,8 @@ def rename(
     from finrl_pod.data.store import Store
 
     manifest = Store().rename(old, new)
-    if as_json:
-        print_json({"old": old, "new": new, "sha256": manifest.sha256})
-        return
-    typer.echo(f'renamed {old} to {new}; configs that name it need data.name = "{new}"')
+    document = {"old": old, "new": new, "sha256": manifest.sha256}
+    print_result(document, f'renamed {old} to {new}; configs that name it need data.name = "{new}"', as_json=as_json)
 
 
 @app.command("delete", epilog="Example: finrl-pod data delete mine")
@@ -242,20 +240,12 @@ def delete(name: Stored, as_json: Json = False) -> None:
     store = Store()
     manifest = None if store.is_built_in(name) else existing(store, name)
     store.delete(name)
-    if as_json:
-        print_json(
-            {
-                "deleted": name,
-                "sha256": manifest and manifest.sha256,
-                "runs": runs_on(manifest.sha256) if manifest else [],
-            }
-        )
-        return
-    typer.echo(
-        f"deleted {name}" + (f": {manifest.bars:,} bars, {manifest.start} to {manifest.end}" if manifest else "")
-    )
+    document: dict[str, object] = {"deleted": name, "sha256": None, "runs": []}
+    text = f"deleted {name}"
     if manifest is not None:
-        typer.echo(consequences(manifest.sha256))
+        document |= {"sha256": manifest.sha256, "runs": runs_on(manifest.sha256)}
+        text += f": {manifest.bars:,} bars, {manifest.start} to {manifest.end}\n{consequences(manifest.sha256)}"
+    print_result(document, text, as_json=as_json)
 
 
 @app.command("check", epilog="Example: finrl-pod data check sample")
@@ -382,10 +372,7 @@ def list_features(
         from finrl_pod.data.store import Store
 
         names = features.available(Store().load(data))
-    if as_json:
-        print_json({"features": list(names)})
-    else:
-        typer.echo("\n".join(names))
+    print_result({"features": list(names)}, "\n".join(names), as_json=as_json)
 
 
 @features_app.command("analyse", epilog="Example: finrl-pod features analyse momentum_252_21 return_5 --horizons 1,21")
@@ -419,7 +406,4 @@ def analyse(
             names or (), data=data, split=split, start=start, end=end, horizons=bars_ahead, quantiles=quantiles,
             on_feature=on_step,
         )  # fmt: skip
-    if as_json:
-        print_json(document)
-    else:
-        show_features(document)
+    print_result(document, show_features, as_json=as_json)

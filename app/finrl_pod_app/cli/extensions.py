@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from finrl_pod_app.cli.options import Json, print_json
-
-if TYPE_CHECKING:
-    from finrl_pod_envs.custom.contract import Fault
+from finrl_pod_app.cli.options import Json, print_result
 
 BROKEN = 1
-
-
-class Kind(StrEnum):
-    """Kinds of extensions that a user file can define."""
-
-    feature = "feature"
-    reward = "reward"
-    strategy = "strategy"
-    policy = "policy"
-    algorithm = "algorithm"
-    environment = "environment"
+KINDS = "feature, reward, strategy, policy, algorithm, environment"
 
 
 def new(
     kind: Annotated[
         str,
-        typer.Argument(metavar="KIND", help=f"One of {', '.join(Kind)}; costs, sources and brokers have no template."),
+        typer.Argument(metavar="KIND", help=f"One of {KINDS}; costs, sources and brokers have no template."),
     ],
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the part and its file: my_feature, or MyStrategy.")
@@ -45,12 +30,9 @@ def new(
     from finrl_pod_app.setup.extensions import how_to_use, write_extension
 
     file = write_extension(kind, name)
-    if as_json:
-        print_json({"kind": file.kind, "target": file.target, "file": str(file.file), "test": str(file.test)})
-        return
-    typer.echo(
-        f"wrote {file.file} and {file.test}\ncheck it: finrl-pod check {file.target}\nuse it: {how_to_use(file)}"
-    )
+    document = {"kind": file.kind, "target": file.target, "file": str(file.file), "test": str(file.test)}
+    text = f"wrote {file.file} and {file.test}\ncheck it: finrl-pod check {file.target}\nuse it: {how_to_use(file)}"
+    print_result(document, text, as_json=as_json)
 
 
 def check(
@@ -59,7 +41,7 @@ def check(
         typer.Argument(metavar="FILE.py:NAME", help="A function or class of yours, or the name that a package offers."),
     ],
     kind: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(Kind)}, cost, source, broker; default: told from the object.")
+        str | None, typer.Option(help=f"One of {KINDS}, cost, source, broker; default: told from the object.")
     ] = None,
     steps: Annotated[
         int | None,
@@ -86,26 +68,11 @@ def check(
     kind_name, _ = find_extension(target, kind)
     if kind_name != "environment" and (steps or members):
         raise InputError(f"--steps and --members are for environments, and {target} is a {kind_name}; leave them out")
-    article = "an" if kind_name[0] in "aeiou" else "a"
-    show_faults(
-        check_extension(target, kind, steps=steps, members=members),
-        {"target": target, "kind": kind_name},
-        f"contract of {article} {kind_name}",
-        as_json,
-    )
-
-
-def show_faults(faults: Sequence[Fault], subject: Mapping[str, str], contract: str, as_json: bool) -> None:
-    """Print the faults of a subject; its first value is the target. Exits with 1 if there are any."""
-    target = next(iter(subject.values()))
-    if as_json:
-        rows = [{"rule": fault.rule, "message": fault.message} for fault in faults]
-        print_json({**subject, "passed": not faults, "faults": rows})
-    elif faults:
-        typer.echo(f"{target} breaks the {contract}:")
-        for fault in faults:
-            typer.echo(f"- {fault.rule}: {fault.message}")
-    else:
-        typer.echo(f"{target} keeps the {contract}")
+    faults = check_extension(target, kind, steps=steps, members=members)
+    contract = f"contract of {'an' if kind_name[0] in 'aeiou' else 'a'} {kind_name}"
+    rows = [{"rule": fault.rule, "message": fault.message} for fault in faults]
+    lines = [f"{target} breaks the {contract}:", *(f"- {fault.rule}: {fault.message}" for fault in faults)]
+    text = "\n".join(lines) if faults else f"{target} keeps the {contract}"
+    print_result({"target": target, "kind": kind_name, "passed": not faults, "faults": rows}, text, as_json=as_json)
     if faults:
         raise typer.Exit(BROKEN)

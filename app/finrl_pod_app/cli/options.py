@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from finrl_pod.settings.run import describe_setting
 
 NAMED_PANELS = 5  # in a note
+_T = TypeVar("_T")
 
 
 class Device(StrEnum):
@@ -113,6 +114,16 @@ def print_json(document: Any) -> None:
 
     values = document if isinstance(document, Mapping) else record_values(document)
     typer.echo(json.dumps(to_plain(values), sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def print_result(document: _T, text: str | Callable[[_T], None], *, as_json: bool) -> None:
+    """Print a result as JSON or as text. text: the text, or the function that prints the document."""
+    if as_json:
+        print_json(document)
+    elif isinstance(text, str):
+        typer.echo(text)
+    else:
+        text(document)
 
 
 def run_folder(out: Path | None, config: Path, *, resume: bool) -> Path:

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from finrl_pod_app.cli.options import Json, check_exists, print_json
+from finrl_pod_app.cli.options import Json, check_exists, print_json, print_result
 
 if TYPE_CHECKING:
-    from finrl_pod.paper.journal.commands import CommandName
     from finrl_pod.paper.journal.store import Store
     from finrl_pod.paper.settings import PaperConfig
 
 DIFFERS = 1  # exit code
 ALERT_SECONDS = 30.0  # that an alert of the command line is tried to be delivered
-POLL_INTERVAL = 0.1  # seconds between two checks for the result of a command
+POLL_INTERVAL = 0.05  # seconds between two checks for the result of a command, or the end of the fake server
 
 app = typer.Typer(help="Trade a paper account unattended; status, halt, replay.", no_args_is_help=True)
 
@@ -48,15 +47,10 @@ def run(
 def status(config: Config = DEFAULT, as_json: Json = False) -> None:
     """Show account, positions, open orders, state and recent alerts, also while the daemon is down."""
     from finrl_pod.paper.monitoring.status import status as read_status
-
-    settings, store = _open(config)
-    report = read_status(store, settings)
-    if as_json:
-        print_json(report)
-        return
     from finrl_pod_app.paper.status_view import show_status
 
-    show_status(report)
+    settings, store = _open(config)
+    print_result(read_status(store, settings), show_status, as_json=as_json)
 
 
 @app.command("orders", epilog="Example: finrl-pod paper orders paper.toml --last 20")
@@ -68,32 +62,27 @@ def orders(
     """List the orders of the journal, newest last."""
     from finrl_pod.files import record_values
     from finrl_pod.paper.monitoring.status import orders as read_orders
+    from finrl_pod_app.paper.status_view import show_orders
 
     _, store = _open(config)
     rows = read_orders(store)[-last:]
     if as_json:
         print_json({"orders": [record_values(row) for row in rows]})
-        return
-    from finrl_pod_app.paper.status_view import show_orders
-
-    show_orders(rows)
+    else:
+        show_orders(rows)
 
 
 @app.command("halt", epilog="Example: finrl-pod paper halt paper.toml")
 def halt(config: Config = DEFAULT, wait: Wait = 10.0, as_json: Json = False) -> None:
     """Stop sending orders and cancel the daemon's live orders until `resume`. Also works while the daemon is down."""
-    from finrl_pod.paper.journal.commands import CommandName
-
     # A missing result is not a failure: without a daemon there are no orders, and a starting one reads the halt first.
-    _submit(_open(config)[1], CommandName.HALT, wait, as_json=as_json)
+    _submit(config, "halt", wait, as_json=as_json)
 
 
 @app.command("resume", epilog="Example: finrl-pod paper resume paper.toml")
 def resume(config: Config = DEFAULT, wait: Wait = 10.0, as_json: Json = False) -> None:
     """Resume trading after a halt, a loss limit or a flatten."""
-    from finrl_pod.paper.journal.commands import CommandName
-
-    _submit(_open(config)[1], CommandName.RESUME, wait, as_json=as_json)
+    _submit(config, "resume", wait, as_json=as_json)
 
 
 @app.command("reconcile", epilog="Example: finrl-pod paper reconcile paper.toml --acknowledge")
@@ -106,10 +95,7 @@ def reconcile(
     as_json: Json = False,
 ) -> None:
     """Compare the journal with the broker. Exit code 1 if they disagree or no daemon responds."""
-    from finrl_pod.paper.journal.commands import CommandName
-
-    name = CommandName.ACKNOWLEDGE if acknowledge else CommandName.RECONCILE
-    _submit(_open(config)[1], name, wait, as_json=as_json, needs_result=True)
+    _submit(config, "acknowledge" if acknowledge else "reconcile", wait, as_json=as_json, needs_result=True)
 
 
 @app.command("flatten", epilog="Example: finrl-pod paper flatten paper.toml")
@@ -118,9 +104,7 @@ def flatten(config: Config = DEFAULT, wait: Wait = 30.0, as_json: Json = False) 
 
     Exit code 1 if it was refused or no daemon responds.
     """
-    from finrl_pod.paper.journal.commands import CommandName
-
-    _submit(_open(config)[1], CommandName.FLATTEN, wait, as_json=as_json, needs_result=True)
+    _submit(config, "flatten", wait, as_json=as_json, needs_result=True)
 
 
 @app.command("rollback", epilog="Example: finrl-pod paper rollback paper.toml")
@@ -138,14 +122,13 @@ def rollback(
     from finrl_pod_app.paper.sources import roll_back_champion
 
     change = roll_back_champion(settings, strategy)
-    if as_json:
-        print_json({"strategy": change.strategy, "champion": change.champion, "replaced": change.replaced,
-                    "previous": change.previous})  # fmt: skip
-    else:
-        typer.echo(
-            f"strategy {change.strategy} goes back from champion {(change.replaced or '')[:12]} to "
-            f"{change.champion[:12]}, from the next decision of the daemon on"
-        )
+    document = {"strategy": change.strategy, "champion": change.champion, "replaced": change.replaced,
+                "previous": change.previous}  # fmt: skip
+    text = (
+        f"strategy {change.strategy} goes back from champion {(change.replaced or '')[:12]} to "
+        f"{change.champion[:12]}, from the next decision of the daemon on"
+    )
+    print_result(document, text, as_json=as_json)
 
 
 @app.command("alert", epilog="Example: finrl-pod paper alert paper.toml 'the service failed'")
@@ -177,10 +160,8 @@ def backup(
     """Copy the journal to a file, also while the daemon runs. To restore it, put the copy in the journal's place."""
     settings, store = _open(config)
     store.back_up(file)
-    if as_json:
-        print_json({"journal": settings.journal, "backup": str(file), "bytes": file.stat().st_size})
-    else:
-        typer.echo(f"copied journal {settings.journal} to {file}")
+    document = {"journal": settings.journal, "backup": str(file), "bytes": file.stat().st_size}
+    print_result(document, f"copied journal {settings.journal} to {file}", as_json=as_json)
 
 
 @app.command("adopt", epilog="Example: finrl-pod paper adopt paper.toml --yes")
@@ -196,11 +177,7 @@ def adopt(
     from finrl_pod_app.paper.adopted_journal import adopt_journal
     from finrl_pod_app.paper.status_view import show_adoption
 
-    report = adopt_journal(settings, write=yes)
-    if as_json:
-        print_json(report)
-    else:
-        show_adoption(report)
+    print_result(adopt_journal(settings, write=yes), show_adoption, as_json=as_json)
 
 
 @app.command("gains", epilog="Example: finrl-pod paper gains paper.toml --out taxes")
@@ -219,10 +196,7 @@ def gains(
     report = gains_report(_open(config)[1], lots)
     if out is not None:
         write_gains(report, out)
-    if as_json:
-        print_json(report)
-    else:
-        show_gains(report)
+    print_result(report, show_gains, as_json=as_json)
 
 
 @app.command("replay", epilog="Example: finrl-pod paper replay 2020-01-02 2020-06-30 paper.toml")
@@ -249,10 +223,7 @@ def replay(
         report = run_replay(settings, *days, journal or Path(folder) / "replay.sqlite", progress)
     if journal is None:
         report = dataclasses.replace(report, journal=None)
-    if as_json:
-        print_json(report)
-    else:
-        show_replay(report)
+    print_result(report, show_replay, as_json=as_json)
     if not report.same:
         raise typer.Exit(DIFFERS)
 
@@ -282,10 +253,7 @@ def track(
         load(config) if journal is None else dataclasses.replace(recorded_settings(journal), journal=str(journal))
     )
     report = compare_journal(settings, panel)
-    if as_json:
-        print_json(report)
-    else:
-        show_track(report)
+    print_result(report, show_track, as_json=as_json)
     if report.alarm:
         raise typer.Exit(DIFFERS)
 
@@ -303,10 +271,7 @@ def demo(
     from finrl_pod_app.paper.status_view import show_demo
 
     report = run_demo(out, first_moment(start, "--start").date(), sessions, lambda line: typer.echo(line, err=True))
-    if as_json:
-        print_json(report)
-    else:
-        show_demo(report)
+    print_result(report, show_demo, as_json=as_json)
     if not report.agrees:
         raise typer.Exit(DIFFERS)
 
@@ -322,33 +287,28 @@ def _open(config: Path) -> tuple[PaperConfig, Store]:
     return settings, store
 
 
-def _submit(store: Store, name: CommandName, wait: float, *, as_json: bool, needs_result: bool = False) -> None:
+def _submit(config: Path, name: str, wait: float, *, as_json: bool, needs_result: bool = False) -> None:
     """Submit a command and wait for its result; a pending one is executed when the daemon runs next.
 
     Exits with code 1 if the command was refused, or, with `needs_result`, if there is no result in time.
     """
     import time
 
-    from finrl_pod.paper.journal.commands import current_user, read_result, submit_command
+    from finrl_pod.paper.journal.commands import CommandName, current_user, read_result, submit_command
 
-    number = submit_command(store, name, user=current_user())
+    _, store = _open(config)
+    number = submit_command(store, CommandName(name), user=current_user())
     end = time.monotonic() + wait
     result = read_result(store, number)
     while result is None and time.monotonic() < end:
         time.sleep(POLL_INTERVAL)
         result = read_result(store, number)
     is_refused = result is not None and result.refused
-    if as_json:
-        outcome = result and result.message
-        print_json({"command": name.value, "number": number, "outcome": outcome, "refused": is_refused})
-    else:
-        message = result.message if result else "no result yet; the command is executed as soon as the daemon runs"
-        typer.echo(f"{name.value}: {message}")
+    document = {"command": name, "number": number, "outcome": result and result.message, "refused": is_refused}
+    message = result.message if result else "no result yet; the command is executed as soon as the daemon runs"
+    print_result(document, f"{name}: {message}", as_json=as_json)
     if is_refused or (needs_result and result is None):
         raise typer.Exit(DIFFERS)
-
-
-_END_POLL_SECONDS = 0.05
 
 
 @app.command("fake-alpaca", epilog="Example: finrl-pod paper fake-alpaca sample --start 2020-01-02 --speed 600")
@@ -420,14 +380,7 @@ def fake_alpaca(
     )
     rules = (*(read_faults(faults) if faults else ()), *(random_faults(fault_rate) if fault_rate else ()))
     server = FakeAlpaca(
-        Store().load(panel),
-        settings,
-        start=day,
-        faults=rules,
-        port=port,
-        log=log,
-        state=state,
-        clock=clock,
+        Store().load(panel), settings, start=day, faults=rules, port=port, log=log, state=state, clock=clock
     )
     width = 60.0 * window_minutes
     windows = trading_windows(server.exchange.prices.sessions.all, width, width)
@@ -435,10 +388,8 @@ def fake_alpaca(
 
     def ready() -> None:
         urls = {"url": server.url, "stream": server.stream_url, "clock": str(clock) if clock else None}
-        if as_json:
-            print_json(urls)
-        else:
-            typer.echo(f"serving {panel!r} from {server.clock.now():%Y-%m-%d} at {server.url} (stream at /stream)")
+        text = f"serving {panel!r} from {server.clock.now():%Y-%m-%d} at {server.url} (stream at /stream)"
+        print_result(urls, text, as_json=as_json)
 
     async def serve() -> None:
         stop = asyncio.Event()
@@ -447,7 +398,7 @@ def fake_alpaca(
 
         async def stop_at_end() -> None:
             while server.clock.seconds() <= end:
-                await asyncio.sleep(_END_POLL_SECONDS)
+                await asyncio.sleep(POLL_INTERVAL)
             stop.set()
 
         watching = asyncio.create_task(stop_at_end())

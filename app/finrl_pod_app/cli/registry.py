@@ -16,7 +16,7 @@ from finrl_pod_app.cli.options import (
     Resume,
     check_panel,
     check_run_folder,
-    print_json,
+    print_result,
     run_folder,
 )
 
@@ -43,15 +43,10 @@ Entry = Annotated[
 @app.command("list", epilog="Example: finrl-pod registry list --json")
 def list_entries(registry: Address = "", as_json: Json = False) -> None:
     """List the stored champions, and the champion that each strategy trades."""
+    from finrl_pod_app.cli.console_evaluation import show_registry
     from finrl_pod_app.training.registry import list_registry
 
-    document = list_registry(_open(registry))
-    if as_json:
-        print_json(document)
-        return
-    from finrl_pod_app.cli.console_evaluation import show_registry
-
-    show_registry(document)
+    print_result(list_registry(_open(registry)), show_registry, as_json=as_json)
 
 
 @app.command("show", epilog="Example: finrl-pod registry show 3f9c2a")
@@ -64,15 +59,10 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a champion, an agent with its ancestors, or the changes of a strategy."""
+    from finrl_pod_app.cli.console_evaluation import show_details
     from finrl_pod_app.training.registry import show_entry
 
-    document = show_entry(_open(registry), entry)
-    if as_json:
-        print_json(document)
-        return
-    from finrl_pod_app.cli.console_evaluation import show_details
-
-    show_details(document)
+    print_result(show_entry(_open(registry), entry), show_details, as_json=as_json)
 
 
 @app.command("push", epilog="Example: finrl-pod registry push runs/mine --strategy main")
@@ -95,13 +85,12 @@ def push(
     is_handed_over = bool(strategy) and champion.promoted
     if is_handed_over:
         hand_over(store, strategy, champion)
-    if as_json:
-        print_json({"champion": champion.address, "promoted": champion.promoted, "strategy": strategy or None,
-                    "handed_over": is_handed_over})  # fmt: skip
-    else:
-        typer.echo(f"stored champion {champion.address[:12]} of {run_dir} in {store.store.address}")
-        if strategy:
-            typer.echo(f"handed over to strategy {strategy}" if is_handed_over else "not promoted, so not handed over")
+    document = {"champion": champion.address, "promoted": champion.promoted, "strategy": strategy or None,
+                "handed_over": is_handed_over}  # fmt: skip
+    text = f"stored champion {champion.address[:12]} of {run_dir} in {store.store.address}"
+    if strategy:
+        text += f"\nhanded over to strategy {strategy}" if is_handed_over else "\nnot promoted, so not handed over"
+    print_result(document, text, as_json=as_json)
     if strategy and not is_handed_over:
         raise typer.Exit(REFUSED)
 
@@ -125,10 +114,7 @@ def pull(
     else:
         address = stored_entry[0].address
         store.pull_agent(*stored_entry, out)
-    if as_json:
-        print_json({"address": address, "out": str(out)})
-    else:
-        typer.echo(f"wrote {address[:12]} to {out}")
+    print_result({"address": address, "out": str(out)}, f"wrote {address[:12]} to {out}", as_json=as_json)
 
 
 @app.command("gc", epilog="Example: finrl-pod registry gc --refused --dry-run")
@@ -149,13 +135,10 @@ def collect(
     garbage = collect_garbage(
         _open(registry), min_age=timedelta(hours=min_age), include_refused=refused, dry_run=dry_run
     )
-    if as_json:
-        print_json({"champions": garbage.champions, "files": garbage.files, "kept": garbage.kept, "dry_run": dry_run})
-        return
+    document = {"champions": garbage.champions, "files": garbage.files, "kept": garbage.kept, "dry_run": dry_run}
     verb = "would remove" if dry_run else "removed"
-    typer.echo(
-        f"{verb} {len(garbage.champions)} champions and {len(garbage.files)} files; {garbage.kept} champions remain"
-    )
+    text = f"{verb} {len(garbage.champions)} champions and {len(garbage.files)} files; {garbage.kept} champions remain"
+    print_result(document, text, as_json=as_json)
 
 
 def retrain(
@@ -194,14 +177,12 @@ def retrain(
             device=device.value,
             progress=progress,
         )
-    if as_json:
-        print_json(document)
-    elif document["handed_over"]:
-        typer.echo(f"champion {document['champion'][:12]} was handed over to strategy {document['strategy']}")
+    if document["handed_over"]:
+        text = f"champion {document['champion'][:12]} was handed over to strategy {document['strategy']}"
     else:
-        typer.echo(f"not handed over to strategy {document['strategy']}, and it keeps its champion:")
-        for reason in document["reasons"]:
-            typer.echo(f"- {reason}")
+        text = f"not handed over to strategy {document['strategy']}, and it keeps its champion:"
+        text = "\n- ".join([text, *document["reasons"]])
+    print_result(document, text, as_json=as_json)
     if not document["handed_over"]:
         raise typer.Exit(REFUSED)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from finrl_pod_app.cli.options import Json
+from finrl_pod_app.cli.options import Json, print_json, print_result
 
 COMPLETE = "_FINRL_POD_COMPLETE"  # variable by which the script of the shell asks for completions
 
@@ -39,12 +39,8 @@ def init(
 
         write_config(custom_config_text(env, algorithm or "ppo", file), file)
     command = tournament_command(file)
-    if as_json:
-        from finrl_pod_app.cli.options import print_json
-
-        print_json({"file": str(file), "preset": None if env else preset, "env": env, "data": data, "run": command})
-    else:
-        typer.echo(f"wrote {file}: run it with {command}")
+    document = {"file": str(file), "preset": None if env else preset, "env": env, "data": data, "run": command}
+    print_result(document, f"wrote {file}: run it with {command}", as_json=as_json)
     if data is not None and env is None and (note := few_test_bars(file)):
         typer.echo(f"note: {note}", err=True)
 
@@ -75,25 +71,18 @@ def glossary(
     as_json: Json = False,
 ) -> None:
     """Explain the words of verdicts, reports and commands."""
-    from finrl_pod_app.cli.options import print_json
     from finrl_pod_app.setup.glossary import meanings
 
     meaning_by_word = meanings(word)
-    if as_json:
-        print_json({"words": meaning_by_word})
-        return
-    for name, meaning in meaning_by_word.items():
-        typer.echo(f"{name}: {meaning}")
+    text = "\n".join(f"{name}: {meaning}" for name, meaning in meaning_by_word.items())
+    print_result({"words": meaning_by_word}, text, as_json=as_json)
 
 
-def algorithms(
-    as_json: Json = False,
-) -> None:
+def algorithms(as_json: Json = False) -> None:
     """List the algorithms with their kind, supported actions and source."""
     import dataclasses
 
     from finrl_pod.settings.algorithm_registry import ALGORITHMS, EXTENSIONS
-    from finrl_pod_app.cli.options import print_json
 
     if as_json:
         rows = []
@@ -122,13 +111,10 @@ def algorithms(
     make_console().print(table)
 
 
-def doctor(
-    as_json: Json = False,
-) -> None:
+def doctor(as_json: Json = False) -> None:
     """Check the installation and suggest fixes."""
     import dataclasses
 
-    from finrl_pod_app.cli.options import print_json
     from finrl_pod_app.setup.doctor import check_installation
 
     findings = check_installation()

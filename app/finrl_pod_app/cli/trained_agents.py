@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from finrl_pod.user_files import unpinned
-from finrl_pod_app.cli.options import Json, check_run_folder, print_json
+from finrl_pod_app.cli.options import Json, check_run_folder, print_json, print_result
 
 
 class ExportFormat(StrEnum):
@@ -50,11 +50,9 @@ def evaluate(
         "env": unpinned(config.env),
         "algorithm": unpinned(config.agent.algorithm),
         "seed": config.seed,
+        **scores.to_dict(),
     }
-    if as_json:
-        print_json({**document, **scores.to_dict()})
-    else:
-        show_environment_evaluation({**document, **scores.to_dict()})
+    print_result(document, show_environment_evaluation, as_json=as_json)
 
 
 def play(
@@ -106,7 +104,5 @@ def export(
     all_formats: tuple[Format, ...] = ("torch", "onnx")
     formats = tuple(name for name in all_formats if format.value in (name, "both"))
     files = export_run(run_dir, out or run_dir / "export", formats)
-    if as_json:
-        print_json({"files": [str(path) for path in files]})
-    else:
-        typer.echo("wrote " + ", ".join(map(str, files)))
+    names = [str(path) for path in files]
+    print_result({"files": names}, f"wrote {', '.join(names)}", as_json=as_json)

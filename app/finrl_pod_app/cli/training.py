@@ -22,6 +22,7 @@ from finrl_pod_app.cli.options import (
     check_exists,
     check_panel,
     print_json,
+    print_result,
     run_folder,
     setting_option,
 )
@@ -306,10 +307,7 @@ def train(
                 settings, folder, resume=resume, save_seconds=save_interval, evaluation=episodes, progress=progress,
                 loggers=[kind.value for kind in log or ()],
             ).to_dict()  # fmt: skip
-    if as_json:
-        print_json(result)
-    else:
-        console.show_training_result(result)
+    print_result(result, console.show_training_result, as_json=as_json)
 
 
 def _with_many_agents(
@@ -333,10 +331,7 @@ def _with_many_agents(
         market, options["--algorithm"], options["--steps"], options["--envs"], options["--set"] or (), seed or 0
     )
     result = train_market(training, run_folder(out, Path(market), resume=False))
-    if as_json:
-        print_json(result)
-    else:
-        console.show_market_training(result)
+    print_result(result, console.show_market_training, as_json=as_json)
 
 
 def _run_tournament(
