@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,13 +201,11 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
 
     console = make_console()
     rows = document["rows"]
-    table = _empty_table()
     has_seeds = any(row["seed"] is not None for row in rows)
-    for head in ("strategy", *(("seed",) if has_seeds else ()), "start", "end", "bp"):
-        table.add_column(head, no_wrap=True, justify="right" if head in ("seed", "bp") else "left")
     metrics = [metric for metric in METRICS if metric.level < 3]
-    for metric in metrics:
-        table.add_column(f"{metric.heading} {metric.unit.heading}".strip(), justify="right", no_wrap=True)
+    labels = [f"{metric.heading} {metric.unit.heading}".strip() for metric in metrics]
+    columns = ("strategy", *(("seed",) if has_seeds else ()), "start", "end", "bp", *labels)
+    table = plain_table(columns=columns, right=("seed", "bp", *labels), collapse_padding=True)
     for row in rows[:MAX_SWEEP_ROWS]:
         head = [Text(display_name(row["strategy"])), *((str(row["seed"]),) if has_seeds else ())]
         cells = [format_metric(metric, row[metric.name]) for metric in metrics]
@@ -231,23 +229,37 @@ def _ladder_table(report: RunReport) -> Table:
     """The steps from the base to the champion, relative to the base."""
     from rich.text import Text
 
-    table = _empty_table("Over the base, per year, on validation and test")
-    table.add_column("step", no_wrap=True)
-    for period in ("validation", "test"):
-        for short, unit, _ in LADDER_COLUMNS:
-            table.add_column(f"{period}\n{short}\n{unit}", justify="right", no_wrap=True)
+    columns = [f"{period}\n{short}\n{unit}" for period in ("validation", "test") for short, unit, _ in LADDER_COLUMNS]
+    title = "Over the base, per year, on validation and test"
+    table = plain_table(title, ["step", *columns], right=columns, collapse_padding=True)
     for label, is_deployed, cells in ladder_cells(report):
         table.add_row(Text(f"{label}, deployed" if is_deployed else label), *cells, style="bold" if is_deployed else "")
     return table
 
 
-def _empty_table(title: str | None = None) -> Table:
-    """A table without rules between rows."""
+def plain_table(
+    title: str = "",
+    columns: Sequence[str] = (),
+    *,
+    right: Collection[str] = (),
+    wrapped: Collection[str] = (),
+    collapse_padding: bool = False,
+) -> Table:
+    """A table without borders. right, wrapped: columns that are aligned to the right, and those whose text may wrap."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.collapse_padding = True
+    table = Table(
+        title=Text(title) if title else None,
+        title_justify="left",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=collapse_padding,
+    )
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=name not in wrapped)
     return table
 
 
@@ -256,10 +268,9 @@ def _table(report: RunReport, metrics: Sequence[Metric]) -> Table:
 
     strategies = report.test.strategies
     prices = f", {report.data.name} ({len(report.data.symbols)} symbols)"
-    table = _empty_table(f"{_title(report)} {' to '.join(report.splits.test)}{prices}")
-    table.add_column("strategy", no_wrap=True)
-    for metric in metrics:
-        table.add_column(f"{metric.heading}\n{metric.unit.heading}", justify="right", no_wrap=True)
+    columns = [f"{metric.heading}\n{metric.unit.heading}" for metric in metrics]
+    title = f"{_title(report)} {' to '.join(report.splits.test)}{prices}"
+    table = plain_table(title, ["strategy", *columns], right=columns, collapse_padding=True)
     for name in champion_first(strategies):
         cells = [format_metric(metric, strategies[name].get(metric.name)) for metric in metrics]
         table.add_row(Text(display_name(name)), *cells, style="bold" if name == CHAMPION else "")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from finrl_pod_app.cli.console import make_console, print_lines
-from finrl_pod_app.report.columns import display_name
+from finrl_pod_app.cli.console import make_console, plain_table, print_lines
+from finrl_pod_app.report.columns import display_name, number, percent
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from finrl_pod.promotion.trial_registry import StoredDataSet
     from finrl_pod_app.evaluation.audit import Audit
     from finrl_pod_app.report.records import RunReport
@@ -24,9 +21,7 @@ def show_audit(audit: Audit) -> None:
     """Print one line per finding, failures first, and the outcome."""
     from rich.text import Text
 
-    table = plain_table(f"Audit of {audit.subject}")
-    for name in ("", "check", "what"):
-        table.add_column(name, no_wrap=name != "what")
+    table = plain_table(f"Audit of {audit.subject}", ("", "check", "what"), wrapped=("what",))
     order = ("fail", "warn", "pass")
     for finding in sorted(audit.findings, key=lambda f: order.index(f.status)):
         table.add_row(Text(finding.status, style=MARKS[finding.status]), finding.check, Text(finding.message))
@@ -50,9 +45,8 @@ def show_rules(report: RunReport) -> None:
     if verdict is None:
         return
     print_lines(console, *verdict_paragraph(report))
-    table = plain_table("Promotion gate")
-    for name in ("rule", "value", "limit", "", "what"):
-        table.add_column(name, no_wrap=name != "what", justify="right" if name in ("value", "limit") else "left")
+    columns = ("rule", "value", "limit", "", "what")
+    table = plain_table("Promotion gate", columns, right=("value", "limit"), wrapped=("what",))
     for rule in verdict.rules:
         mark = "pass" if rule.passed else "fail"
         table.add_row(display_name(rule.name), *rule_cells(rule), Text(mark, style=MARKS[mark]), Text(rule.sentence))
@@ -69,9 +63,8 @@ def show_trials(path: str, data_sets: Sequence[StoredDataSet], last: int | None 
     if not data_sets:
         console.print(f"No trials in {path} yet.", markup=False, soft_wrap=True)
         return
-    table = plain_table(f"Trials in {path}")
-    for name in ("data", "trials", "distinct", "runs", "looks", "last"):
-        table.add_column(name, justify="left" if name in ("data", "last") else "right", no_wrap=True)
+    columns = ("data", "trials", "distinct", "runs", "looks", "last")
+    table = plain_table(f"Trials in {path}", columns, right=columns[1:-1])
     for entry in data_sets:
         numbers = (entry.trials, entry.clustered, entry.runs, len(entry.looks))
         table.add_row(entry.label, *(f"{n:,}" for n in numbers), entry.last[:10])
@@ -105,32 +98,16 @@ def show_trials(path: str, data_sets: Sequence[StoredDataSet], last: int | None 
 def show_walkforward(document: Mapping[str, Any]) -> None:
     """Print the Sharpe ratio of each fold and seed."""
     console = make_console()
-    table = plain_table("Sharpe ratio of each fold and seed, out of sample")
-    table.add_column("fold", justify="right")
-    table.add_column("tested", no_wrap=True)
     seeds = sorted({row["seed"] for row in document["runs"]})
-    for seed in seeds:
-        table.add_column(f"seed {seed}", justify="right")
-    table.add_column("equal weight", justify="right")
+    numbers = ["fold", *(f"seed {seed}" for seed in seeds), "equal weight"]
+    columns = [numbers[0], "tested", *numbers[1:]]
+    table = plain_table("Sharpe ratio of each fold and seed, out of sample", columns, right=numbers, wrapped=numbers)
     for fold in document["folds"]:
         sharpe_by_seed = {row["seed"]: row["sharpe"] for row in document["runs"] if row["fold"] == fold["fold"]}
-        cells = [_ratio(sharpe_by_seed.get(seed)) for seed in seeds]
+        cells = [number(sharpe_by_seed.get(seed)) for seed in seeds]
         span = " to ".join(fold["test"])
-        table.add_row(str(fold["fold"]), span, *cells, _ratio(fold["equal_weight_sharpe"]))
+        table.add_row(str(fold["fold"]), span, *cells, number(fold["equal_weight_sharpe"]))
     console.print(table)
-
-
-def _ratio(x: float | None) -> str:
-    return "–" if x is None or not math.isfinite(x) else f"{x:z.2f}"
-
-
-def plain_table(title: str) -> Table:
-    """A table without outer borders."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    return Table(title=Text(title), title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
 
 
 MISSED = 0.1  # share of 90% intervals that exclude the true value
@@ -139,31 +116,21 @@ MISSED = 0.1  # share of 90% intervals that exclude the true value
 def show_features(document: Mapping[str, Any]) -> None:
     """Print the figures of features, one line for each feature and horizon."""
     console = make_console()
-    table = plain_table(f"Features of {document['data']}, {' to '.join(document['period'])}")
-    columns = (
-        "feature",
-        "bars ahead",
-        "IC",
-        "90% interval",
-        "IC / std",
-        "spread, bp a bar",
-        "90% interval",
-        "turnover %",
-    )
-    for name in columns:
-        table.add_column(name, justify="left" if name == "feature" else "right", no_wrap=True)
+    numbers = ("bars ahead", "IC", "90% interval", "IC / std", "spread, bp a bar", "90% interval", "turnover %")
+    title = f"Features of {document['data']}, {' to '.join(document['period'])}"
+    table = plain_table(title, ("feature", *numbers), right=numbers)
     for feature in document["features"]:
         for i, row in enumerate(feature["horizons"]):
             turnover = feature["top_turnover"]
             table.add_row(
                 feature["feature"] if i == 0 else "",
                 str(row["horizon"]),
-                _decimals(row["information_coefficient"], 3),
-                f"{_decimals(row['low'], 3)} to {_decimals(row['high'], 3)}",
-                _decimals(row["risk_adjusted"], 2),
-                _decimals(row["spread"], 2),
-                f"{_decimals(row['spread_low'], 2)} to {_decimals(row['spread_high'], 2)}",
-                "" if i or turnover is None else f"{100 * turnover:.1f}",
+                number(row["information_coefficient"], 3, sign=True),
+                f"{number(row['low'], 3, sign=True)} to {number(row['high'], 3, sign=True)}",
+                number(row["risk_adjusted"], sign=True),
+                number(row["spread"], sign=True),
+                f"{number(row['spread_low'], sign=True)} to {number(row['spread_high'], sign=True)}",
+                "" if i or turnover is None else percent(turnover),
             )
     console.print(table)
     console.print(
@@ -171,23 +138,15 @@ def show_features(document: Mapping[str, Any]) -> None:
         f"{document['quantiles']} quantiles. Turnover: share of the highest quantile that is new each bar.",
         markup=False,
     )
-    intervals = sum(row["low"] is not None for feature in document["features"] for row in feature["horizons"])
-    excluding = sum(
-        row["low"] is not None and (row["low"] > 0 or row["high"] < 0)
-        for feature in document["features"]
-        for row in feature["horizons"]
-    )
+    rows = [row for feature in document["features"] for row in feature["horizons"] if row["low"] is not None]
+    excluding = sum(row["low"] > 0 or row["high"] < 0 for row in rows)
     console.print(
-        f"{excluding} of {intervals} interval{'s' * (intervals != 1)} of the IC exclude{'s' * (excluding == 1)} 0; "
-        f"about {MISSED * intervals:.1f} would by chance.",
+        f"{excluding} of {len(rows)} interval{'s' * (len(rows) != 1)} of the IC exclude{'s' * (excluding == 1)} 0; "
+        f"about {MISSED * len(rows):.1f} would by chance.",
         markup=False,
     )
     if bars := document.get("bars"):
         console.print(bars, style="yellow", markup=False)
-
-
-def _decimals(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:+.{digits}f}"
 
 
 SHORT = 12  # shown characters of an address
@@ -199,9 +158,8 @@ def show_registry(document: Mapping[str, Any]) -> None:
     if not document["champions"]:
         console.print(f"No champions in {document['registry']} yet.", markup=False, soft_wrap=True)
         return
-    table = plain_table(f"Champions in {document['registry']}")
-    for name in ("address", "run", "algorithms", "agents", "data", "promoted", "stored", "traded by"):
-        table.add_column(name, justify="right" if name == "agents" else "left", no_wrap=name != "run")
+    columns = ("address", "run", "algorithms", "agents", "data", "promoted", "stored", "traded by")
+    table = plain_table(f"Champions in {document['registry']}", columns, right=("agents",), wrapped=("run",))
     for row in document["champions"]:
         table.add_row(
             row["address"][:SHORT],
@@ -223,9 +181,8 @@ def show_details(document: Mapping[str, Any]) -> None:
     """Print a champion, an agent or the changes of a strategy."""
     console = make_console()
     if "changes" in document:
-        table = plain_table(f"Changes of strategy {document['strategy']}")
-        for name in ("number", "at", "change", "champion", "by"):
-            table.add_column(name, no_wrap=True)
+        columns = ("number", "at", "change", "champion", "by")
+        table = plain_table(f"Changes of strategy {document['strategy']}", columns)
         for row in document["changes"]:
             action = row["action"].replace("_", " ")
             table.add_row(str(row["number"]), row["at"], action, row["champions"][-1][:SHORT], row["by"])
@@ -237,11 +194,10 @@ def show_details(document: Mapping[str, Any]) -> None:
         text = value if isinstance(value, str) else json.dumps(value)
         console.print(f"{name.replace('_', ' ')}: {text}", markup=False, soft_wrap=True)
     if "agents" in document:
-        table = plain_table("Agents, members first")
-        for name in ("address", "id", "algorithm", "share", "score", "samples", "ancestors"):
-            table.add_column(name, justify="right" if name in ("share", "score", "samples") else "left")
+        columns = ("address", "id", "algorithm", "share", "score", "samples", "ancestors")
+        table = plain_table("Agents, members first", columns, right=("share", "score", "samples"), wrapped=columns)
         for row in document["agents"]:
-            score = "–" if row["score"] is None else f"{row['score']:.2f}"
+            score = number(row["score"])
             cells = (f"{row['share']:.2f}", score, f"{row['samples']:,}", " < ".join(row["ancestors"]))
             table.add_row(row["address"][:SHORT], row["id"], row["algorithm"], *cells)
         console.print(table)

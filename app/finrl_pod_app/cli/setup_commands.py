@@ -94,14 +94,10 @@ def algorithms(as_json: Json = False) -> None:
         add_ons = [dataclasses.asdict(extension) for extension in EXTENSIONS.values()]
         print_json({"algorithms": rows, "add_ons": add_ons})
         return
-    from rich import box
-    from rich.table import Table
+    from finrl_pod_app.cli.console import make_console, plain_table
 
-    from finrl_pod_app.cli.console import make_console
-
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
-    for column in ("algorithm", "kind", "actions", "description", "source"):
-        table.add_column(column, no_wrap=column in ("algorithm", "kind", "actions"))
+    columns = ("algorithm", "kind", "actions", "description", "source")
+    table = plain_table(columns=columns, wrapped=columns[3:], collapse_padding=True)
     for algorithm in ALGORITHMS.values():
         table.add_row(algorithm.name, algorithm.kind, algorithm.actions, algorithm.summary, algorithm.source)
     for extension in EXTENSIONS.values():

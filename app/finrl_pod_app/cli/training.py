@@ -124,13 +124,8 @@ def tournament(
     as_json: Json = False,
 ) -> None:
     """Train a population, pick its champion on the validation period and report its results on the test period."""
-    from finrl_pod.settings.run import load
-    from finrl_pod_app.setup.overrides import override_run
-
     check_exists(replay, "log")
-    settings = override_run(load(config), data, cost_bps, setting or ())
-    if seed is not None:
-        settings = dataclasses.replace(settings, seed=seed)
+    settings = _with_overrides(config, data, cost_bps, setting, seed)
     if settings.environment.kind != "custom" and not resume:  # a run finds its prices under any name
         check_panel(settings.data.name)
     from finrl_pod_app.training.engines import EngineOptions
@@ -242,7 +237,7 @@ def train(
     if config is not None:
         if extra := [name for name, value in only_env.items() if value is not None and name != "--set"]:
             raise InputError(f"{extra[0]} is only valid with --env; with a config file use --set section.name=value")
-        single = _single_agent(config, data, cost_bps, setting, seed)
+        single = _single_agent(_with_overrides(config, data, cost_bps, setting, seed))
         if dry_run:
             from finrl_pod_app.training.engines import LOCAL
 
@@ -389,17 +384,9 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
     tournament_plan = plan_tournament(config, device=device.value, engine=engine)
     plan = tournament_plan.estimate
     if as_json:
-        print_json(
-            {
-                "memory_bytes": plan.memory_bytes,
-                "memory": dict(plan.parts),
-                "mapped_bytes": plan.mapped_bytes,
-                "samples": plan.samples,
-                "seconds": plan.seconds,
-                "look": tournament_plan.look,
-                "notes": list(tournament_plan.notes),
-            }
-        )
+        estimate = {name: getattr(plan, name) for name in ("memory_bytes", "mapped_bytes", "samples", "seconds")}
+        notes = list(tournament_plan.notes)
+        print_json({**estimate, "memory": dict(plan.parts), "look": tournament_plan.look, "notes": notes})
         return
     number, unit = (plan.seconds / 60, "minute") if plan.seconds >= 60 else (plan.seconds, "second")
     duration = max(round(number), 1)
@@ -420,18 +407,20 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
         typer.echo(f"note: {note}", err=True)
 
 
-def _single_agent(
+def _with_overrides(
     config: Path, data: str | None, cost_bps: float | None, settings: list[str] | None, seed: int | None
 ) -> RunConfig:
-    """The config with overrides, for the one agent of [agent] whatever its [tournament] and [[cohorts]] say."""
     from finrl_pod.settings.run import load
     from finrl_pod_app.setup.overrides import override_run
 
     run_config = override_run(load(config), data, cost_bps, settings or ())
-    single = dataclasses.replace(run_config.tournament, pods=1, exploit_fraction=0.0, reinit_fraction=0.0, champion=1)
-    return dataclasses.replace(
-        run_config, tournament=single, cohorts=(), seed=run_config.seed if seed is None else seed
-    )
+    return run_config if seed is None else dataclasses.replace(run_config, seed=seed)
+
+
+def _single_agent(config: RunConfig) -> RunConfig:
+    """The config for the one agent of [agent], whatever its [tournament] and [[cohorts]] say."""
+    single = dataclasses.replace(config.tournament, pods=1, exploit_fraction=0.0, reinit_fraction=0.0, champion=1)
+    return dataclasses.replace(config, tournament=single, cohorts=())
 
 
 def _command(
