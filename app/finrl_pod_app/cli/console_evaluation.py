@@ -194,8 +194,8 @@ def show_details(document: Mapping[str, Any]) -> None:
         text = value if isinstance(value, str) else json.dumps(value)
         console.print(f"{name.replace('_', ' ')}: {text}", markup=False, soft_wrap=True)
     if "agents" in document:
-        columns = ("address", "id", "algorithm", "share", "score", "samples", "ancestors")
-        table = plain_table("Agents, members first", columns, right=("share", "score", "samples"), wrapped=columns)
+        agent_columns = ("address", "id", "algorithm", "share", "score", "samples", "ancestors")
+        table = plain_table("Agents, members first", agent_columns, right=agent_columns[3:6], wrapped=agent_columns)
         for row in document["agents"]:
             score = number(row["score"])
             cells = (f"{row['share']:.2f}", score, f"{row['samples']:,}", " < ".join(row["ancestors"]))

@@ -11,16 +11,11 @@ from typing import Any
 
 from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS, COMPARISON_METRICS
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.columns import (
-    display_name,
-    in_sentence,
-    number,
-    percent,
-)
+from finrl_pod_app.report.columns import display_name, in_sentence, number, percent
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import Attribution, Capacity, RunReport
 from finrl_pod_app.report.sections import chart, definitions, note, section
-from finrl_pod_app.report.tables import metrics_table, table
+from finrl_pod_app.report.tables import column_heads, metrics_table, table, table_row
 
 NAMED_ASSETS = 24  # the others are one bar
 GAIN, LOSS = "#148acd", "#d55e00"
@@ -48,10 +43,9 @@ def profit(report: RunReport) -> str:
         f"Profit of {name} before costs, in the currency of the prices: the change of a holding's value between two "
         "closes, with its dividends, less what was paid for it."
     )
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("year", *YEAR_COLUMNS.values()))
+    heads = column_heads("year", *YEAR_COLUMNS.values())
     rows = [
-        f'<tr><th scope="row">{row.year}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
-        for row, cells in zip(attribution.by_year, year_cells(attribution), strict=True)
+        table_row(str(row.year), cells) for row, cells in zip(attribution.by_year, year_cells(attribution), strict=True)
     ]
     figure = profit_figure(attribution)
     figure.update_layout(hovermode="closest", margin={"l": 90})
@@ -105,11 +99,18 @@ def capacity_section(report: RunReport) -> str:
         return ""
     figure = capacity_figure(capacity)
     figure.update_layout(hovermode="closest")
-    heads = "".join(f'<th scope="col">{head}</th>' for head in CAPACITY_HEADS)
     rows = [
-        f'<tr><th scope="row">{cells[0]}</th>{"".join(f"<td>{cell}</td>" for cell in cells[1:])}</tr>'
-        for cells in capacity_cells(capacity)
+        table_row(
+            number(row.account, 0),
+            [
+                percent(row.active_growth, 2, sign=True),
+                f"{percent(row.low, 2, sign=True)} to {percent(row.high, 2, sign=True)}",
+                percent(row.cost, 2),
+            ],
+        )
+        for row in capacity.curve
     ]
+    heads = column_heads("account", "active growth, % per year", "interval", "costs, % per year")
     words = note(
         f"{capacity_sentence(capacity)} Impact of a trade: {capacity.impact:g} times the daily volatility times the "
         "square root of its share of the average daily volume, of which at most "
@@ -117,22 +118,6 @@ def capacity_section(report: RunReport) -> str:
         "bootstrap)."
     )
     return section("Capacity", words + chart("capacity", figure, "low") + table(heads, rows, is_wide=False))
-
-
-CAPACITY_HEADS = ("account", "active growth, % per year", "interval", "costs, % per year")
-
-
-def capacity_cells(capacity: Capacity) -> list[list[str]]:
-    """The cells of `CAPACITY_HEADS` for each account size."""
-    return [
-        [
-            number(row.account, 0),
-            percent(row.active_growth, 2, sign=True),
-            f"{percent(row.low, 2, sign=True)} to {percent(row.high, 2, sign=True)}",
-            percent(row.cost, 2),
-        ]
-        for row in capacity.curve
-    ]
 
 
 def capacity_figure(capacity: Capacity) -> Any:

@@ -38,6 +38,7 @@ from finrl_pod_app.report.tables import (
     mandate_usage_table,
     monthly_table,
     table,
+    table_row,
 )
 from finrl_pod_app.report.verdict_text import edge_sentence, looks_sentence, overfitting_sentence, trials_text
 
@@ -155,8 +156,7 @@ def ladder(report: RunReport) -> str:
         for label, unit, _ in LADDER_COLUMNS
     )
     body = [
-        f'<tr{" class=champion" if is_deployed else ""}><th scope="row">{html.escape(label)}'
-        f"{' (deployed)' if is_deployed else ''}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+        table_row(f"{html.escape(label)}{' (deployed)' if is_deployed else ''}", cells, is_marked=is_deployed)
         for label, is_deployed, cells in rows
     ]
     meanings = definitions({label: meaning for label, _, meaning in LADDER_COLUMNS})

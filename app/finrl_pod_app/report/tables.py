@@ -50,76 +50,60 @@ def metrics_table(
         f"<small>{html.escape(metric.unit.heading)}</small></th>"
         for metric in metrics
     )
-    rows = [
-        strategy_row(name, styles, [format_metric(metric, strategies[name].get(metric.name)) for metric in metrics])
-        for name in champion_first(strategies)
-    ]
-    return table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
+    cells = {
+        name: [format_metric(metric, values.get(metric.name)) for metric in metrics]
+        for name, values in strategies.items()
+    }
+    return _strategy_table(heads, cells, styles)
 
 
 def yearly_table(yearly: Mapping[str, Metrics], styles: Mapping[str, Style]) -> str:
     """Returns by calendar year in percent, one row per strategy."""
     years = sorted({year for returns in yearly.values() for year in returns})
     heads = "".join(f'<th scope="col">{html.escape(year)}<small>%</small></th>' for year in years)
-    rows = [
-        strategy_row(name, styles, [percent(yearly[name].get(year)) for year in years])
-        for name in champion_first(yearly)
-    ]
-    return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, is_wide=False)
+    cells = {name: [percent(returns.get(year)) for year in years] for name, returns in yearly.items()}
+    return _strategy_table(heads, cells, styles, is_wide=False)
 
 
 def drawdowns_table(rows: Sequence[Drawdown]) -> str:
     """The deepest drawdowns with their dates."""
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("peak", "trough", "recovered", "depth, %", "bars"))
     body = [
-        f'<tr><th scope="row">{row.peak}</th><td>{row.trough}</td><td>{row.recovered or "not yet"}</td>'
-        f"<td>{percent(row.depth)}</td><td>{row.bars:,}</td></tr>"
+        table_row(row.peak, [row.trough, row.recovered or "not yet", percent(row.depth), f"{row.bars:,}"])
         for row in rows
     ]
-    return table(heads, body, is_wide=False)
+    return table(column_heads("peak", "trough", "recovered", "depth, %", "bars"), body, is_wide=False)
 
 
 def monthly_table(monthly: Mapping[str, Mapping[str, float]]) -> str:
     """Returns by month in percent, one row per year with its total last. Cells are shaded by size."""
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("", *MONTHS, "year"))
     largest = max((abs(value) for months in monthly.values() for value in months.values()), default=0.0) or 1.0
     rows = []
     for year, months in monthly.items():
         cells = "".join(_shaded_cell(months.get(str(month + 1)), largest) for month in range(len(MONTHS)))
         total = f"<td><strong>{percent(compound_return(months))}</strong></td>"
         rows.append(f'<tr><th scope="row">{html.escape(year)}</th>{cells}{total}</tr>')
-    return table(heads, rows)
+    return table(column_heads("", *MONTHS, "year"), rows)
 
 
 def distribution_table(moments: Mapping[str, Metrics], styles: Mapping[str, Style]) -> str:
     """Moments and tails of the returns per bar, one row per strategy."""
     heads = "".join(f'<th scope="col">{short}<small>{unit}</small></th>' for _, short, unit, _ in MOMENTS)
-    rows = [
-        strategy_row(
-            name,
-            styles,
-            [(percent if unit else number)(moments[name].get(key), digits) for key, _, unit, digits in MOMENTS],
-        )
-        for name in champion_first(moments)
-    ]
-    return table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
+    cells = {
+        name: [(percent if unit else number)(values.get(key), digits) for key, _, unit, digits in MOMENTS]
+        for name, values in moments.items()
+    }
+    return _strategy_table(heads, cells, styles)
 
 
 def cost_curve_table(rows: Sequence[CostPoint], run_cost: float) -> str:
     """Performance by proportional cost. run_cost: cost of the run itself in basis points; its row is marked."""
-    heads = "".join(
-        f'<th scope="col">{head}</th>' for head in ("cost, bp", "CAGR, %", "Sharpe ratio", "max drawdown, %")
-    )
     body = []
     for row in rows:
         is_run_cost = abs(row.cost_bps - run_cost) < SAME_COST
-        body.append(
-            f"<tr{' class=champion' if is_run_cost else ''}>"
-            f'<th scope="row">{row.cost_bps:g}{" (this run)" if is_run_cost else ""}</th>'
-            f"<td>{percent(row.annual_return, 2)}</td><td>{number(row.sharpe, 3)}</td>"
-            f"<td>{percent(row.max_drawdown, 2)}</td></tr>"
-        )
-    return table(heads, body, is_wide=False)
+        cells = [percent(row.annual_return, 2), number(row.sharpe, 3), percent(row.max_drawdown, 2)]
+        head = f"{row.cost_bps:g}{' (this run)' if is_run_cost else ''}"
+        body.append(table_row(head, cells, is_marked=is_run_cost))
+    return table(column_heads("cost, bp", "CAGR, %", "Sharpe ratio", "max drawdown, %"), body, is_wide=False)
 
 
 def costs_table(costs: Mapping[str, Costs], styles: Mapping[str, Style]) -> str:
@@ -134,14 +118,16 @@ def costs_table(costs: Mapping[str, Costs], styles: Mapping[str, Style]) -> str:
     heads += '<th scope="col">interest less fees</th>' * carrying
     paying = any(strategy_costs.dividends is not None for strategy_costs in costs.values())
     heads += '<th scope="col">dividends</th>' * paying
-    rows = []
-    for name in champion_first(costs):
-        strategy_costs = costs[name]
-        cells = [number(strategy_costs.parts.get(kind), 0) for kind in kinds]
-        cells += [percent(strategy_costs.drag, 2), *([number(strategy_costs.carry, 0)] * carrying)]
-        cells += [number(strategy_costs.dividends, 0)] * paying
-        rows.append(strategy_row(name, styles, cells))
-    return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, is_wide=False)
+    cells = {
+        name: [
+            *(number(strategy_costs.parts.get(kind), 0) for kind in kinds),
+            percent(strategy_costs.drag, 2),
+            *[number(strategy_costs.carry, 0)] * carrying,
+            *[number(strategy_costs.dividends, 0)] * paying,
+        ]
+        for name, strategy_costs in costs.items()
+    }
+    return _strategy_table(heads, cells, styles, is_wide=False)
 
 
 def gate_table(rules: Sequence[Rule], reasons: Sequence[str] = ()) -> str:
@@ -158,13 +144,10 @@ def gate_table(rules: Sequence[Rule], reasons: Sequence[str] = ()) -> str:
         (value, limit) = rule_cells(rule)
         cells = f"<td>{value}</td><td>{side} {limit}</td>"
         cells += f'<td class="{"good" if rule.passed else "bad"}">{"yes" if rule.passed else "no"}</td>'
-        cells += f'<td class="text words">{_explanation(rule, reasons)}</td>' * has_explanations
+        explanation = SEE_ABOVE if rule.sentence in reasons else html.escape(rule.sentence)
+        cells += f'<td class="text words">{explanation}</td>' * has_explanations
         body.append(f'<tr><th scope="row">{html.escape(label)}</th>{cells}</tr>')
     return table(heads, body, is_wide=has_explanations)
-
-
-def _explanation(rule: Rule, reasons: Sequence[str]) -> str:
-    return SEE_ABOVE if rule.sentence in reasons else html.escape(rule.sentence)
 
 
 def leaderboard_table(rows: Sequence[LeaderboardRow], champion: Champion) -> str:
@@ -197,26 +180,16 @@ def leaderboard_table(rows: Sequence[LeaderboardRow], champion: Champion) -> str
 def mandate_usage_table(usage: Mapping[str, MandateUsage]) -> str:
     """How much of a mandate was used: one row per measure, one column per period."""
     periods = usage_periods(usage)
-    heads = '<th scope="col">measure</th>' + "".join(f'<th scope="col">{html.escape(name)}</th>' for name in periods)
-    body = [
-        f'<tr><th scope="row" title="{html.escape(measure.note)}">{html.escape(measure.label)}</th>'
-        f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-        for measure, cells in usage_rows(usage)
-    ]
-    return table(heads, body, is_wide=False)
+    body = [table_row(html.escape(row.label), cells, title=row.note) for row, cells in usage_rows(usage)]
+    return table(column_heads("measure", *map(html.escape, periods)), body, is_wide=False)
 
 
 def added_table(comparison: Added) -> str:
     """A champion against its base: one row per statistic, with its value and interval."""
     base = html.escape(display_name(comparison.base))
     level = f"{100 * comparison.level:.0f}% interval"
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("statistic", f"against {base}", level))
-    rows = [
-        f'<tr><th scope="row" title="{html.escape(measure.note)}">{html.escape(measure.label)}</th>'
-        f"<td>{value}</td><td>{interval}</td></tr>"
-        for measure, value, interval in added_rows(comparison)
-    ]
-    return table(heads, rows, is_wide=False)
+    rows = [table_row(html.escape(row.label), cells, title=row.note) for row, *cells in added_rows(comparison)]
+    return table(column_heads("statistic", f"against {base}", level), rows, is_wide=False)
 
 
 def key_line(style: Style) -> str:
@@ -227,11 +200,27 @@ def key_line(style: Style) -> str:
     )
 
 
-def strategy_row(name: str, styles: Mapping[str, Style], cells: Sequence[str]) -> str:
-    """A row headed by the line and name of a strategy."""
-    head = f'<th scope="row"><span class="named">{key_line(styles[name])}{html.escape(display_name(name))}</span></th>'
-    style = " class=champion" if name == CHAMPION else ""
-    return f"<tr{style}>{head}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+def _strategy_table(
+    heads: str, cells: Mapping[str, Sequence[str]], styles: Mapping[str, Style], *, is_wide: bool = True
+) -> str:
+    """A table with a row per strategy, headed by its line and name. cells: cells of each strategy."""
+    rows = []
+    for name in champion_first(cells):
+        head = f'<span class="named">{key_line(styles[name])}{html.escape(display_name(name))}</span>'
+        rows.append(table_row(head, cells[name], is_marked=name == CHAMPION))
+    return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, is_wide=is_wide)
+
+
+def column_heads(*names: str) -> str:
+    """Header cells of a table."""
+    return "".join(f'<th scope="col">{name}</th>' for name in names)
+
+
+def table_row(head: str, cells: Sequence[str], *, title: str = "", is_marked: bool = False) -> str:
+    """A row with its header cell. title: text shown over the header. is_marked: highlighted, as the champion is."""
+    attribute = f' title="{html.escape(title)}"' if title else ""
+    values = "".join(f"<td>{cell}</td>" for cell in cells)
+    return f'<tr{" class=champion" if is_marked else ""}><th scope="row"{attribute}>{head}</th>{values}</tr>'
 
 
 def table(heads: str, rows: Sequence[str], *, is_wide: bool = True) -> str:
