@@ -25,7 +25,6 @@ def test_number_formats() -> None:
     assert theme.percent(0.01234) == "1.2%"
     assert theme.ratio(1.239) == "1.24"
     assert theme.money(-1234.5) == "-$1,234"
-    assert theme.basis_points(0.00051) == "5.1 bp"
     assert theme.count(1234567) == "1,234,567"
     assert theme.duration(75) == "1 min 15 s"
     assert theme.duration(3725) == "1 h 2 min"
@@ -36,7 +35,7 @@ def test_number_formats() -> None:
         "2 h",
         "2 days",
     ]
-    for write in (theme.percent, theme.ratio, theme.money, theme.basis_points, theme.count, theme.duration):
+    for write in (theme.percent, theme.ratio, theme.money, theme.count, theme.duration):
         assert write(None) == write(float("nan")) == theme.MISSING
 
 

@@ -190,11 +190,6 @@ def signed_money(value: float | None, digits: int = 0) -> str:
     return text if text == MISSING else f"{text[0]}${text[1:]}"
 
 
-def basis_points(value: float | None, digits: int = 1) -> str:
-    """A fraction in basis points: 0.0005 -> 5.0 bp."""
-    return _format(value, lambda number: f"{10_000 * number:z.{digits}f} bp")
-
-
 def signed_bp(value: float | None, digits: int = 1) -> str:
     """Basis points with their sign: 5 -> +5.0 bp."""
     return _format(value, lambda number: f"{number:+z.{digits}f} bp")

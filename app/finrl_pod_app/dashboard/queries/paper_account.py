@@ -18,9 +18,9 @@ SHARE_DIGITS = 9  # decimals of the smallest fraction that a broker accepts; sum
 def positions(journal: Journal) -> pd.DataFrame:
     """Positions of the strategy, largest first, including closed ones with a realised gain.
 
-    Columns: symbol, shares, average (cost per share), price (at the last decision), value, weight and target (shares of
-    equity), distance (weight less target), gain (unrealised), gain_share (gain over cost), realised (gains at average
-    cost, plus dividends, less fees). The cached frame is shared; do not modify it.
+    Columns: symbol, shares, cost, average (cost per share), price (at the last decision), value, weight and target
+    (shares of equity), distance (weight less target), gain (unrealised), gain_share (gain over cost), realised (gains
+    at average cost, plus dividends, less fees). The cached frame is shared; do not modify it.
     """
     accounts_by_symbol: dict[str, list[float]] = {}  # shares, cost, realised
     for event in _booked_events(journal):
@@ -54,9 +54,7 @@ def positions(journal: Journal) -> pd.DataFrame:
     frame["target"] = frame.symbol.map(journal.targets).astype(float)
     frame["distance"] = frame.weight - frame.target
     frame["gain_share"] = (frame.gain / frame.cost.abs()).where(frame.cost != 0)
-    columns = ["symbol", "shares", "average", "price", "value", "weight", "target", "distance", "gain", "gain_share",
-               "realised"]  # fmt: skip
-    return frame.sort_values(["value", "symbol"], ascending=[False, True])[columns].reset_index(drop=True)
+    return frame.sort_values(["value", "symbol"], ascending=[False, True], ignore_index=True)
 
 
 def totals(journal: Journal) -> str:
@@ -84,12 +82,11 @@ def open_intents(journal: Journal) -> pd.DataFrame:
     orders = journal.orders[journal.orders.intent_id.isin(journal.intents.id)]
     filled = orders.groupby("intent_id").filled.sum()
     state = orders.groupby("intent_id").state.last()
-    frame = journal.intents.assign(
+    return journal.intents.assign(
         intended=journal.intents.quantity,
         filled=journal.intents.id.map(filled).fillna(0.0),
         order=journal.intents.id.map(state).fillna("not submitted"),
     )
-    return frame[["symbol", "side", "intended", "filled", "order", "reference_price", "deadline"]]
 
 
 @lru_cache(maxsize=CACHED_JOURNALS)
@@ -100,22 +97,7 @@ def orders(journal: Journal) -> pd.DataFrame:
     """
     frame = journal.orders.iloc[::-1].reset_index(drop=True)
     frame["average"] = (frame.value / frame.filled).where(frame.filled > 0)
-    columns = [
-        "at",
-        "bar",
-        "symbol",
-        "side",
-        "quantity",
-        "filled",
-        "average",
-        "limit_price",
-        "time_in_force",
-        "state",
-        "status",
-        "detail",
-        "client_order_id",
-    ]
-    return frame[columns]
+    return frame
 
 
 @lru_cache(maxsize=CACHED_JOURNALS)
@@ -129,9 +111,7 @@ def fills(journal: Journal) -> pd.DataFrame:
     frame["value"] = frame.quantity * frame.price
     frame["slippage"] = sign * (frame.price / frame.reference_price - 1) * 10_000
     frame.loc[frame.bar.str.startswith("flatten"), "slippage"] = float("nan")  # a flatten has no decision price
-    return frame[
-        ["time", "symbol", "side", "quantity", "price", "value", "fee", "slippage", "source", "client_order_id"]
-    ]
+    return frame
 
 
 def allocation(journal: Journal) -> pd.DataFrame:

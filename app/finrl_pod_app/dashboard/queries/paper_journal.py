@@ -17,39 +17,6 @@ from finrl_pod.paper.settings import PaperConfig, allocations, unpack
 CACHED_JOURNALS = 8  # accounts that visitors look at
 MAX_ALERTS = 200  # the newest
 
-_EQUITY = "SELECT session, at, equity, cash, broker_equity FROM equity ORDER BY id"
-_DECISIONS = "SELECT at, bar, strategy, feed, outcome, detail FROM decisions ORDER BY id"
-_FILLS = """
-SELECT f.time, f.at, i.bar, i.symbol, i.side, f.quantity, f.price, i.reference_price, f.fee, o.client_order_id, f.source
-FROM fills f JOIN orders o ON f.order_id = o.id JOIN intents i ON o.intent_id = i.id ORDER BY f.id
-"""
-_ORDERS = """
-SELECT o.at, i.bar, i.symbol, i.side, o.quantity, o.type, o.limit_price, o.time_in_force, e.state, e.status, e.filled,
-       e.value, e.detail, o.client_order_id, o.intent_id
-FROM orders o JOIN intents i ON o.intent_id = i.id
-JOIN order_events e ON e.id = (SELECT max(id) FROM order_events WHERE order_id = o.id) ORDER BY o.id
-"""
-_INTENTS = """
-SELECT i.id, i.bar, i.symbol, i.side, i.quantity, i.reference_price, i.deadline FROM intents i
-WHERE i.id NOT IN (SELECT intent_id FROM intent_events WHERE state != 'open') ORDER BY i.id
-"""
-_COMMANDS = """
-SELECT c.id, c.at, c.name, c.user, c.address, r.at AS answered, r.outcome
-FROM commands c LEFT JOIN command_results r ON r.command_id = c.id ORDER BY c.id
-"""
-_EXTERNAL = """
-SELECT symbol, quantity FROM foreign_positions UNION ALL SELECT symbol, quantity FROM foreign_fills
-UNION ALL SELECT symbol, foreign_change FROM corporate_actions
-"""
-# Growth of equal weights of the symbols from close to close. After a split the last close is written again, per new
-# share: it starts the next return and is none itself.
-_BENCHMARK = """
-SELECT session, avg(price / before) AS growth FROM (
-  SELECT id, session, CAST(price AS REAL) AS price, lag(session) OVER own AS earlier,
-         lag(CAST(price AS REAL)) OVER own AS before
-  FROM closes WINDOW own AS (PARTITION BY symbol ORDER BY id)
-) WHERE before > 0 AND earlier != session GROUP BY session ORDER BY min(id)
-"""
 _LAST_WEIGHTS = """
 SELECT run, weights FROM decisions
 WHERE id IN (SELECT max(id) FROM decisions WHERE weights IS NOT NULL GROUP BY run) ORDER BY id
@@ -64,27 +31,44 @@ _TABLES = {
     "halts": "SELECT at, symbol, halted, reason FROM symbol_halts ORDER BY id",
     "price_reads": "SELECT at, feed, start, end, symbols FROM price_fetches ORDER BY id DESC LIMIT 1",
     "strategies": "SELECT at, name, sha256, detail FROM strategies ORDER BY id",
-    "external": _EXTERNAL,
-    "benchmark": _BENCHMARK,
-    "equity": _EQUITY,
-    "decisions": _DECISIONS,
-    "fills": _FILLS,
-    "orders": _ORDERS,
-    "intents": _INTENTS,
-    "commands": _COMMANDS,
+    "external": """
+        SELECT symbol, quantity FROM foreign_positions UNION ALL SELECT symbol, quantity FROM foreign_fills
+        UNION ALL SELECT symbol, foreign_change FROM corporate_actions
+    """,
+    # Growth of equal weights of the symbols from close to close. After a split the last close is written again, per new
+    # share: it starts the next return and is none itself.
+    "benchmark": """
+        SELECT session, avg(price / before) AS growth FROM (
+          SELECT id, session, CAST(price AS REAL) AS price, lag(session) OVER own AS earlier,
+                 lag(CAST(price AS REAL)) OVER own AS before
+          FROM closes WINDOW own AS (PARTITION BY symbol ORDER BY id)
+        ) WHERE before > 0 AND earlier != session GROUP BY session ORDER BY min(id)
+    """,
+    "equity": "SELECT session, at, equity, cash, broker_equity FROM equity ORDER BY id",
+    "decisions": "SELECT at, bar, strategy, feed, outcome, detail FROM decisions ORDER BY id",
+    "fills": """
+        SELECT f.time, f.at, i.bar, i.symbol, i.side, f.quantity, f.price, i.reference_price, f.fee, o.client_order_id,
+               f.source
+        FROM fills f JOIN orders o ON f.order_id = o.id JOIN intents i ON o.intent_id = i.id ORDER BY f.id
+    """,
+    "orders": """
+        SELECT o.at, i.bar, i.symbol, i.side, o.quantity, o.type, o.limit_price, o.time_in_force, e.state, e.status,
+               e.filled, e.value, e.detail, o.client_order_id, o.intent_id
+        FROM orders o JOIN intents i ON o.intent_id = i.id
+        JOIN order_events e ON e.id = (SELECT max(id) FROM order_events WHERE order_id = o.id) ORDER BY o.id
+    """,
+    "intents": """
+        SELECT i.id, i.bar, i.symbol, i.side, i.quantity, i.reference_price, i.deadline FROM intents i
+        WHERE i.id NOT IN (SELECT intent_id FROM intent_events WHERE state != 'open') ORDER BY i.id
+    """,
+    "commands": """
+        SELECT c.id, c.at, c.name, c.user, c.address, r.at AS answered, r.outcome
+        FROM commands c LEFT JOIN command_results r ON r.command_id = c.id ORDER BY c.id
+    """,
 }
 _NUMERIC_COLUMNS = {
-    "equity",
-    "cash",
-    "broker_equity",
-    "quantity",
-    "price",
-    "reference_price",
-    "fee",
-    "limit_price",
-    "filled",
-    "value",
-    "own_change",
+    *("equity", "cash", "broker_equity", "quantity", "price", "reference_price", "fee", "limit_price", "filled"),
+    *("value", "own_change"),
 }
 _TIME_COLUMNS = {"at", "time", "answered", "deadline"}
 

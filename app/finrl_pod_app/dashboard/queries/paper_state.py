@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -119,16 +119,13 @@ def reconciliation_status(journal: Journal) -> StatusBadge:
 
 def overall_status(journal: Journal, now: datetime) -> StatusBadge:
     """One status for the account: its most serious one. A demo is finished when its daemon has ended."""
-    badges = statuses(journal, now)
     if is_finished_demo(journal, now):
-        sessions = len(journal.equity)
-        detail = f"{sessions} sessions traded on a simulated clock; the daemon ended with them"
+        detail = f"{len(journal.equity)} sessions traded on a simulated clock; the daemon ended with them"
         return StatusBadge("overall", "good", "Demo finished", detail)
-    order = ("bad", "warning")
-    worst = next((badge for level in order for badge in badges if badge.level == level), None)
-    if worst is not None:
-        return StatusBadge("overall", worst.level, worst.label, worst.detail)
-    return StatusBadge("overall", "good", "Trading as planned", "daemon, prices and reconciliation are in order")
+    badges = statuses(journal, now)
+    as_planned = StatusBadge("overall", "good", "Trading as planned", "daemon, prices and reconciliation are in order")
+    worst = next((badge for level in ("bad", "warning") for badge in badges if badge.level == level), as_planned)
+    return replace(worst, name="overall")
 
 
 def is_finished_demo(journal: Journal, now: datetime) -> bool:
@@ -138,15 +135,11 @@ def is_finished_demo(journal: Journal, now: datetime) -> bool:
 
 def statuses(journal: Journal, now: datetime) -> tuple[StatusBadge, ...]:
     """All statuses: trading, daemon, prices, reconciliation."""
-    daemon = daemon_status(journal, now)
-    if journal.name == DEMO and is_simulated(journal) and daemon.level == "bad":
+    if is_finished_demo(journal, now):
         daemon = StatusBadge("daemon", "unknown", "Daemon: ended", "the simulated month is over")
-    return (
-        trading_status(journal),
-        daemon,
-        price_status(journal, now),
-        reconciliation_status(journal),
-    )
+    else:
+        daemon = daemon_status(journal, now)
+    return trading_status(journal), daemon, price_status(journal, now), reconciliation_status(journal)
 
 
 def halted_symbols(journal: Journal) -> pd.DataFrame:
@@ -173,14 +166,8 @@ def risk_limits(journal: Journal) -> pd.DataFrame:
         "daily loss": (daily_loss, risk.daily_loss),
         "drawdown": (drawdown, risk.drawdown),
     }
-    frame = pd.DataFrame(
-        [
-            {"limit": name, "used": value, "allowed": limit, "share": value / limit}
-            for name, (value, limit) in usage.items()
-            if limit
-        ],
-        columns=columns,
-    )
+    rows = [(name, value, limit, value / limit) for name, (value, limit) in usage.items() if limit]
+    frame = pd.DataFrame(rows, columns=columns[:-1])
     frame["level"] = ["bad" if s > 1 else "warning" if s > NEAR_LIMIT else "good" for s in frame.share]
     return frame
 
@@ -194,11 +181,7 @@ def daily_loss_and_drawdown(journal: Journal) -> tuple[float, float]:
     marks_since = marks[marks["at"] > resumed_at] if pd.notna(resumed_at) else marks
     last = float(marks.equity.iloc[-1])
     previous = float(marks.equity.iloc[-2]) if len(marks) > 1 else journal.capital
-    peak = max(
-        float(marks_since.equity.max()) if len(marks_since) else last,
-        last,
-        0.0 if pd.notna(resumed_at) else journal.capital,
-    )
+    peak = max(*marks_since.equity, last, 0.0 if pd.notna(resumed_at) else journal.capital)
     return max(0.0, 1 - last / previous if previous > 0 else 0.0), max(0.0, 1 - last / peak if peak > 0 else 0.0)
 
 
@@ -269,7 +252,7 @@ def commands_table(journal: Journal) -> pd.DataFrame:
     frame["outcome"] = frame.outcome.fillna("pending")
     for column in ("user", "address"):
         frame[column] = frame[column].fillna("")
-    return frame[["at", "name", "user", "address", "answered", "outcome", "pending"]]
+    return frame
 
 
 def decisions_table(journal: Journal) -> pd.DataFrame:
@@ -282,12 +265,9 @@ def decisions_table(journal: Journal) -> pd.DataFrame:
 def _detail_text(detail: str) -> str:
     """Detail of a decision: a JSON object of reasons by symbol becomes a list, a sentence stays as it is."""
     try:
-        reasons = json.loads(detail)
-    except ValueError:
+        return "; ".join(f"{symbol}: {reason}" for symbol, reason in json.loads(detail).items())
+    except (ValueError, AttributeError):
         return detail
-    return (
-        "; ".join(f"{symbol}: {reason}" for symbol, reason in reasons.items()) if isinstance(reasons, dict) else detail
-    )
 
 
 def utc_now() -> datetime:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -71,8 +71,6 @@ class RunSummary:
     generation: int = 0
     generations: int = 0
     seed: int = 0
-    samples: int = 0
-    samples_per_second: float | None = None
     score: float | None = None
     sharpe: float | None = None
     annual_return: float | None = None
@@ -241,6 +239,7 @@ def _summary(run: RunFiles) -> RunSummary:
     settings = read_object(run.path / CONFIG)["config"]
     tournament = settings["tournament"]
     algorithms = [settings["agent"]["algorithm"], *(cohort["algorithm"] for cohort in settings["cohorts"])]
+    tags = read_object(run.path / TAGS)["tags"] if run.has(TAGS) else ()
     summary = RunSummary(
         run.name,
         run.changed,
@@ -249,57 +248,35 @@ def _summary(run: RunFiles) -> RunSummary:
         pods=int(_number(tournament["pods"]) or 0),
         generations=int(_number(tournament["generations"]) or 0),
         seed=int(_number(settings["seed"]) or 0),
-        tags=_tags(run),
+        tags=tuple(map(str, tags)),
     )
     if run.has(STATE):
-        summary = _with_state(summary, read_object(run.path / STATE))
+        state = read_object(run.path / STATE)
+        scores = [_number(row["score"]) for row in state["leaderboard"]]
+        summary = replace(
+            summary,
+            generation=int(_number(state["generation"]) or 0) + 1,
+            score=max((score for score in scores if score is not None), default=None),
+        )
+    metrics: dict[str, float | None] = {}  # of the champion on test, from the verdict and better from the report
     if run.has(VERDICT):
         run_verdict = verdict(run)
         intervals = (run_verdict.statistics.test_intervals if run_verdict else None) or {}
-        summary = _with_metrics(summary, {name: interval.value for name, interval in intervals.items()})
+        metrics |= {name: interval.value for name, interval in intervals.items()}
         summary = replace(summary, promoted=run_verdict is not None and run_verdict.promoted)
     if run.has(REPORT):
         test = report(run).test
-        summary = _with_metrics(summary, test.strategies.get(CHAMPION, {}))
+        champion = test.strategies.get(CHAMPION, {})
+        metrics |= {name: value for name, value in champion.items() if value is not None}
         summary = replace(summary, line=tuple(value or math.nan for value in test.line))
     if run.has(PAGE):
         _check_page(run)
-    return summary
-
-
-def _with_metrics(summary: RunSummary, metrics: Mapping[str, float | None]) -> RunSummary:
-    """The summary with the metrics of the champion on test that are known."""
-
-    def metric(name: str, default: float | None) -> float | None:
-        value = metrics.get(name)
-        return default if value is None else value
-
     return replace(
         summary,
-        sharpe=metric("sharpe", summary.sharpe),
-        annual_return=metric("annual_return", summary.annual_return),
-        drawdown=metric("max_drawdown", summary.drawdown),
+        sharpe=metrics.get("sharpe"),
+        annual_return=metrics.get("annual_return"),
+        drawdown=metrics.get("max_drawdown"),
     )
-
-
-def _with_state(summary: RunSummary, state: Mapping[str, Any]) -> RunSummary:
-    """The summary with the contents of state.json."""
-    samples = _number(state["samples"]) or 0
-    seconds = _number(state["train_seconds"]) or 0.0
-    scores = [_number(row["score"]) for row in state["leaderboard"]]
-    return replace(
-        summary,
-        generation=int(_number(state["generation"]) or 0) + 1,
-        samples=int(samples),
-        samples_per_second=samples / seconds if seconds > 0 else None,
-        score=max((score for score in scores if score is not None), default=None),
-    )
-
-
-def _tags(run: RunFiles) -> tuple[str, ...]:
-    if not run.has(TAGS):
-        return ()
-    return tuple(str(tag) for tag in read_object(run.path / TAGS)["tags"])
 
 
 def _check_page(run: RunFiles) -> None:

@@ -182,14 +182,10 @@ def ancestors(agents: pd.DataFrame, members: Collection[str]) -> set[str]:
     """The members and all their known ancestors."""
     parents = dict(zip(agents["id"], agents["parent"], strict=True))
     members_and_ancestors: set[str] = set()
-    waiting = [member for member in members if member in parents]
-    while waiting:
-        agent = waiting.pop()
-        if agent in members_and_ancestors or agent not in parents:
-            continue
-        members_and_ancestors.add(agent)
-        if isinstance(parents[agent], str):
-            waiting.append(parents[agent])
+    for agent in members:
+        while agent in parents and agent not in members_and_ancestors:
+            members_and_ancestors.add(agent)
+            agent = parents[agent]
     return members_and_ancestors
 
 
