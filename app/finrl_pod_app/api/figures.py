@@ -33,11 +33,9 @@ def learning_figure(rewards: pd.Series, title: str) -> Figure:
 
     rewards: mean reward indexed by samples.
     """
-    import plotly.graph_objects as go
-
     iterations = max(len(rewards) // AVERAGED, 1)
     average = rewards.rolling(iterations, min_periods=1).mean()
-    figure = go.Figure()
+    figure: Figure = charts.empty_figure()
     for name, values, line in (
         ("iteration", rewards, {"color": _NEUTRAL, "width": 1}),
         (f"mean of {iterations} iterations", average, {"color": _AGENT, "width": 2.4}),
@@ -105,9 +103,7 @@ def tournament_figure(
     results: results on the test split; without any, the scores stand alone. scores: columns id, generation (from 1),
     score. base: name and score of the base portfolio, if known. measure: what a score is.
     """
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure: Figure = charts.empty_figure()
     row = {"row": 2, "col": 1} if results else {}
     if results:
         figure.set_subplots(rows=2, cols=1, row_heights=[0.6, 0.4], vertical_spacing=0.12)
@@ -181,9 +177,7 @@ def walkforward_figure(runs: pd.DataFrame, folds: Sequence[Mapping[str, Any]]) -
 
     runs: columns fold, seed, sharpe. folds: fold, test (first and last date), and equal_weight_sharpe of each.
     """
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure: Figure = charts.empty_figure()
     figure.add_scatter(
         x=runs["fold"],
         y=runs["sharpe"],
@@ -228,27 +222,24 @@ def audit_figure(findings: Sequence[Mapping[str, str]], title: str) -> Figure:
 
 def _table_figure(rows: Sequence[Mapping[str, str]], columns: Mapping[str, float], title: str) -> Figure:
     """A table of texts. columns: name -> relative width; the first has the outcomes, by whose colour it is filled."""
-    import plotly.graph_objects as go
-
     outcome = next(iter(columns))
-    figure = go.Figure(
-        go.Table(
-            columnwidth=list(columns.values()),
-            header={
-                "values": [f"<b>{name}</b>" for name in columns],
-                "align": "left",
-                "fill": {"color": "#e9ecef"},
-                "font": {"size": 13, "color": _INK},
-            },
-            cells={
-                "values": [[html.escape(row[name]) for row in rows] for name in columns],
-                "align": "left",
-                "height": TABLE_LINE,
-                "fill": {"color": [[STATUS_COLOURS[row[outcome]] for row in rows], *["#ffffff"] * (len(columns) - 1)]},
-                "line": {"color": "#d0d4d9"},
-                "font": {"size": 13, "color": ["#ffffff", *[_INK] * (len(columns) - 1)]},
-            },
-        )
+    figure: Figure = charts.empty_figure()
+    figure.add_table(
+        columnwidth=list(columns.values()),
+        header={
+            "values": [f"<b>{name}</b>" for name in columns],
+            "align": "left",
+            "fill": {"color": "#e9ecef"},
+            "font": {"size": 13, "color": _INK},
+        },
+        cells={
+            "values": [[html.escape(row[name]) for row in rows] for name in columns],
+            "align": "left",
+            "height": TABLE_LINE,
+            "fill": {"color": [[STATUS_COLOURS[row[outcome]] for row in rows], *["#ffffff"] * (len(columns) - 1)]},
+            "line": {"color": "#d0d4d9"},
+            "font": {"size": 13, "color": ["#ffffff", *[_INK] * (len(columns) - 1)]},
+        },
     )
     per_width = LINE_WIDTH / sum(columns.values())  # characters in a column of width 1
     lines = sum(max(math.ceil(len(row[name]) / (per_width * width)) for name, width in columns.items()) for row in rows)

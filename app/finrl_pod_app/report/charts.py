@@ -86,6 +86,13 @@ def reference_names(results: Collection[str]) -> list[str]:
     ]
 
 
+def empty_figure() -> Any:
+    """A figure without traces. Plotly is imported at its first use: it takes half a second."""
+    from plotly.graph_objects import Figure
+
+    return Figure()
+
+
 def equity_figure(results: Mapping[str, Account], band: Band | None = None) -> Any:
     """Equity as a multiple of its first value on a log axis, and below it the decline from the running peak.
 
@@ -134,9 +141,7 @@ def drawdown_figure(accounts: Mapping[str, Account], styles: Styles | None = Non
 
 def active_growth_figure(result: BacktestResult, bases: Mapping[str, BacktestResult]) -> Any:
     """Growth of a strategy relative to each base, minus one, in the style of the base."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = empty_figure()
     style_by_name = styles_of(bases)
     for name, base in bases.items():
         active = growth(result.equity) / growth(base.equity) - 1
@@ -163,9 +168,7 @@ def weights_figure(result: BacktestResult) -> Any:
 
     Long positions are above zero, short ones below.
     """
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = empty_figure()
     times = dates(result.times)
     bands = _weight_bands(result)
     for (name, values), colour in zip(bands, _band_colours(len(bands) - 1), strict=True):
@@ -195,10 +198,9 @@ def turnover_figure(result: BacktestResult, colour: str) -> Any:
 
     A month far above the others, such as the first purchase, is cut off and labelled with its value.
     """
-    import plotly.graph_objects as go
-
     months, sums = monthly_turnover(result)
-    figure = go.Figure(go.Bar(x=months, y=sums, marker_color=colour, hovertemplate="%{y:.1%}"))
+    figure = empty_figure()
+    figure.add_bar(x=months, y=sums, marker_color=colour, hovertemplate="%{y:.1%}")
     figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
     highest = int(np.argmax(sums))
     other_months = np.sort(sums)[:-1]
@@ -227,9 +229,7 @@ def costs_figure(results: Mapping[str, BacktestResult], styles: Styles | None = 
 
 def cost_breakdown_figure(result: BacktestResult) -> Any:
     """Cumulative costs by kind, stacked, as a share of initial equity."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = empty_figure()
     for (name, values), colour in zip(result.cost_parts.items(), area_colours(len(result.cost_parts)), strict=True):
         figure.add_scatter(
             x=dates(result.times),
@@ -247,13 +247,11 @@ def cost_breakdown_figure(result: BacktestResult) -> Any:
 
 def distribution_figure(results: Mapping[str, BacktestResult]) -> Any:
     """Histogram of returns per bar as shares of the bars. Outliers are counted in the outermost bins."""
-    import plotly.graph_objects as go
-
     returns = {name: simple_returns(result.equity) for name, result in results.items()}
     limit = max(float(np.quantile(np.abs(values), CLIP_QUANTILE)) for values in returns.values()) or 1e-4
     edges = np.linspace(-limit, limit, HISTOGRAM_BINS + 1)
     centres = (edges[1:] + edges[:-1]) / 2
-    figure = go.Figure()
+    figure = empty_figure()
     style_by_name = report_styles(results)
     for name in reversed(champion_first(results)):
         counts, _ = np.histogram(np.clip(returns[name], -limit, limit), edges)
@@ -274,11 +272,9 @@ def distribution_figure(results: Mapping[str, BacktestResult]) -> Any:
 
 def cost_curve_figure(rows: Sequence[CostPoint], run_cost: float, colour: str) -> Any:
     """Annual return by proportional cost in basis points. run_cost: cost of the backtest, marked by a dotted line."""
-    import plotly.graph_objects as go
-
     costs = [row.cost_bps for row in rows]
     returns = [row.annual_return for row in rows]
-    figure = go.Figure()
+    figure = empty_figure()
     figure.add_scatter(
         x=costs,
         y=returns,
@@ -300,13 +296,12 @@ def logits_figure(logits: Histogram) -> Any:
 
     Logits of at most zero are orange: they count as overfitting.
     """
-    import plotly.graph_objects as go
-
     edges = np.asarray(logits.edges, dtype=np.float64)
     centres = (edges[1:] + edges[:-1]) / 2
     colours = ["#d55e00" if centre <= 0 else "#148acd" for centre in centres]
-    bars = go.Bar(x=centres, y=list(logits.counts), width=np.diff(edges), marker_color=colours, hovertemplate="%{y:,}")
-    figure = go.Figure(bars)
+    figure = empty_figure()
+    counts = list(logits.counts)
+    figure.add_bar(x=centres, y=counts, width=np.diff(edges), marker_color=colours, hovertemplate="%{y:,}")
     figure.update_xaxes(title="logit of the rank out of sample", zeroline=True)
     figure.update_yaxes(title="splits", tickformat=",d")
     return figure
@@ -316,9 +311,7 @@ def line_figure(
     accounts: Mapping[str, Account], values: Mapping[str, Floats], hover: str, styles: Styles | None = None
 ) -> Any:
     """One line per strategy. values: [T] each. styles: line styles; by default the styles of a report."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = empty_figure()
     style_by_name = report_styles(accounts) if styles is None else styles
     # The champion, or the first strategy, comes last: its line is on top.
     for name in reversed(champion_first(accounts)):

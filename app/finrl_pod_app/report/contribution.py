@@ -71,8 +71,6 @@ def year_cells(attribution: Attribution) -> list[list[str]]:
 
 def profit_figure(attribution: Attribution) -> Any:
     """Profit by asset as bars without a layout, the largest on top; beyond `NAMED_ASSETS`, the middle is one bar."""
-    import plotly.graph_objects as go
-
     profits = sorted(((name, value or 0.0) for name, value in attribution.by_asset.items()), key=lambda item: -item[1])
     if len(profits) > NAMED_ASSETS:
         half = NAMED_ASSETS // 2
@@ -82,10 +80,10 @@ def profit_figure(attribution: Attribution) -> Any:
     names = [html.escape(name) for name, _ in profits]
     values = [value for _, value in profits]
     colours = [GAIN if value >= 0 else LOSS for value in values]
-    bars = go.Bar(
+    figure = charts.empty_figure()
+    figure.add_bar(
         x=values, y=names, orientation="h", marker_color=colours, hovertemplate="%{y}: %{x:,.0f}<extra></extra>"
     )
-    figure = go.Figure(bars)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False, automargin=True)
     figure.update_yaxes(ticks="outside", tickcolor="rgba(0, 0, 0, 0)")  # room between names and bars
     figure.update_xaxes(tickformat="~s", showgrid=True, gridcolor="#d0d4d9", zeroline=True)
@@ -122,11 +120,9 @@ def capacity_section(report: RunReport) -> str:
 
 def capacity_figure(capacity: Capacity) -> Any:
     """Annual active growth by account size on a log axis, with its interval, without a layout."""
-    import plotly.graph_objects as go
-
     rows = capacity.curve
     sizes = [row.account for row in rows]
-    figure = go.Figure()
+    figure = charts.empty_figure()
     hidden = {"x": sizes, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
     figure.add_scatter(y=[row.low for row in rows], **hidden)
     figure.add_scatter(y=[row.high for row in rows], fill="tonexty", fillcolor=charts.BAND_COLOUR, **hidden)

@@ -76,9 +76,7 @@ def weights_heatmap(result: BacktestResult) -> Any:
 
 def turnover(results: Sequence[BacktestResult], styles: Styles) -> Any:
     """One-sided turnover of each month as a share of equity."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = charts.empty_figure()
     for result in results:
         months, sums = charts.monthly_turnover(result)
         figure.add_bar(

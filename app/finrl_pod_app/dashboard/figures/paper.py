@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from finrl_pod_app.dashboard.queries.paper_performance import BENCHMARK
 from finrl_pod_app.dashboard.theme import BAD, COLOURS, GOOD, NEUTRAL, escape_html
-from finrl_pod_app.report.charts import PERCENT_TICKS
+from finrl_pod_app.report import charts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,6 @@ MAX_DAILY_TICKS = 8  # sessions that get a tick each
 def equity(difference: BacktestDifference, capital: float) -> Any:
     """Equity at each close of account, benchmark and replayed backtest, the account's drawdown, and below it the
     difference to the replay in basis points."""
-    import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
     curve = difference.curve
@@ -62,18 +61,16 @@ def equity(difference: BacktestDifference, capital: float) -> Any:
     # The axis spans at least 1%, so that a small decline looks small.
     lowest = min(-0.01, 1.15 * float(curve.drawdown.min()))
     figure.update_yaxes(
-        title_text="drawdown", tickformatstops=PERCENT_TICKS, range=[lowest, 0.0], nticks=4, row=2, col=1
+        title_text="drawdown", tickformatstops=charts.PERCENT_TICKS, range=[lowest, 0.0], nticks=4, row=2, col=1
     )
     if difference.is_available:
-        figure.add_trace(
-            go.Bar(
-                x=curve.session,
-                y=curve.difference,
-                name="difference to the backtest",
-                showlegend=False,
-                marker_color=[GOOD if value >= 0 else BAD for value in curve.difference.fillna(0.0)],
-                hovertemplate="%{y:.1f} bp",
-            ),
+        figure.add_bar(
+            x=curve.session,
+            y=curve.difference,
+            name="difference to the backtest",
+            showlegend=False,
+            marker_color=[GOOD if value >= 0 else BAD for value in curve.difference.fillna(0.0)],
+            hovertemplate="%{y:.1f} bp",
             row=3,
             col=1,
         )
@@ -98,27 +95,18 @@ def _session_axis(sessions: int) -> dict[str, str | int]:
 
 def allocation(areas: pd.DataFrame) -> Any:
     """Positions and cash as areas, coloured by their gain over cost. areas: result of `paper_account.allocation`."""
-    import plotly.graph_objects as go
-
     limit = max(float(areas.gain_share.abs().max() or 0.0), 0.01) if len(areas) else 0.01
-    figure = go.Figure(
-        go.Treemap(
-            labels=[escape_html(name) for name in areas.name],
-            parents=[""] * len(areas),
-            values=areas.value,
-            customdata=areas[["weight", "gain_share"]],
-            marker={
-                "colors": areas.gain_share,
-                "colorscale": GAINS,
-                "cmin": -limit,
-                "cmax": limit,
-                "pad": NO_MARGIN,
-            },
-            texttemplate="%{label}<br>%{customdata[0]:.1%}",
-            hovertemplate="%{label}: %{value:$,.2f}, %{customdata[0]:.1%}, P/L %{customdata[1]:+.1%}<extra></extra>",
-            tiling={"pad": 2},
-            pathbar={"visible": False},
-        )
+    figure = charts.empty_figure()
+    figure.add_treemap(
+        labels=[escape_html(name) for name in areas.name],
+        parents=[""] * len(areas),
+        values=areas.value,
+        customdata=areas[["weight", "gain_share"]],
+        marker={"colors": areas.gain_share, "colorscale": GAINS, "cmin": -limit, "cmax": limit, "pad": NO_MARGIN},
+        texttemplate="%{label}<br>%{customdata[0]:.1%}",
+        hovertemplate="%{label}: %{value:$,.2f}, %{customdata[0]:.1%}, P/L %{customdata[1]:+.1%}<extra></extra>",
+        tiling={"pad": 2},
+        pathbar={"visible": False},
     )
     figure.update_layout(margin=NO_MARGIN)
     return figure
@@ -126,13 +114,11 @@ def allocation(areas: pd.DataFrame) -> Any:
 
 def causes(differences: Mapping[str, float]) -> Any:
     """The difference to the backtest by cause, in currency."""
-    import plotly.graph_objects as go
-
     names = [name.replace("_", " ") for name in differences]
     colours = [GOOD if value >= 0 else BAD for value in differences.values()]
-    bars = go.Bar(x=list(differences.values()), y=names, orientation="h", marker_color=colours)
-    figure = go.Figure(bars)
-    figure.update_traces(hovertemplate="%{y}: %{x:$,.2f}<extra></extra>")
+    figure = charts.empty_figure()
+    hover = "%{y}: %{x:$,.2f}<extra></extra>"
+    figure.add_bar(x=list(differences.values()), y=names, orientation="h", marker_color=colours, hovertemplate=hover)
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(tickformat="$,.0f", zeroline=True, showgrid=True)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False, ticks="")
@@ -141,9 +127,7 @@ def causes(differences: Mapping[str, float]) -> Any:
 
 def order_timeline(orders: pd.DataFrame) -> Any:
     """Orders by time and symbol, hollow where nothing was filled. orders: result of `paper_account.orders`."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = charts.empty_figure()
     for side, marker, colour in (("buy", "triangle-up", GOOD), ("sell", "triangle-down", BAD)):
         for filled in (True, False):
             selection = orders[(orders.side == side) & ((orders.filled > 0) == filled)]
@@ -166,34 +150,16 @@ def order_timeline(orders: pd.DataFrame) -> Any:
 
 def slippage(sessions: pd.DataFrame, total: Slippage) -> Any:
     """Slippage by session in basis points, its value-weighted cumulative mean, and the modelled cost."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    figure.add_bar(
-        x=sessions.bar,
-        y=sessions.bp,
-        name="session",
-        marker_color=NEUTRAL,
-        opacity=0.6,
-        hovertemplate="%{y:.1f} bp",
-    )
-    figure.add_scatter(
-        x=sessions.bar,
-        y=sessions.cumulative_bp,
-        name="cumulative, value-weighted",
-        mode="lines",
-        line={"color": ACCOUNT, "width": 2.4},
-        hovertemplate="%{y:.1f} bp",
-    )
+    figure = charts.empty_figure()
+    figure.add_bar(x=sessions.bar, y=sessions.bp, name="session", marker_color=NEUTRAL, opacity=0.6)
+    line = {"color": ACCOUNT, "width": 2.4}
+    mean = sessions.cumulative_bp
+    figure.add_scatter(x=sessions.bar, y=mean, name="cumulative, value-weighted", mode="lines", line=line)
     if total.modelled is not None:
-        figure.add_scatter(
-            x=sessions.bar,
-            y=[total.modelled] * len(sessions),
-            name="modelled",
-            mode="lines",
-            line={"color": REPLAY, "dash": "dash", "width": 2},
-            hovertemplate="%{y:.1f} bp",
-        )
+        line = {"color": REPLAY, "dash": "dash", "width": 2}
+        modelled = [total.modelled] * len(sessions)
+        figure.add_scatter(x=sessions.bar, y=modelled, name="modelled", mode="lines", line=line)
+    figure.update_traces(hovertemplate="%{y:.1f} bp")
     figure.update_yaxes(title_text="shortfall, bp")
     figure.update_xaxes(**_session_axis(len(sessions)))
     return figure

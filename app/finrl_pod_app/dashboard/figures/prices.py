@@ -11,6 +11,7 @@ import pandas as pd
 from finrl_pod.display import dates, decimated, log_ticks
 from finrl_pod.types import Floats, Panel
 from finrl_pod_app.dashboard import theme
+from finrl_pod_app.report import charts
 from finrl_pod_app.report.tables import MONTHS
 
 MAX_BLOCKS = 240  # columns of the map of available bars; more are not visible
@@ -28,12 +29,11 @@ def heat_map(
     **attributes: Any,
 ) -> Any:
     """A heat map with categories from top to bottom. z: [Y, X]. limits: ends of the colours; without a colour bar."""
-    import plotly.graph_objects as go
-
     if limits is not None:
         attributes = {"zmin": limits[0], "zmax": limits[1], "showscale": "colorbar" in attributes, **attributes}
     names = [theme.escape_html(name) for name in y]
-    figure = go.Figure(go.Heatmap(z=z, x=x, y=names, colorscale=colours, **attributes))
+    figure = charts.empty_figure()
+    figure.add_heatmap(z=z, x=x, y=names, colorscale=colours, **attributes)
     figure.update_layout(hovermode="closest")
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
     return figure
@@ -41,9 +41,7 @@ def heat_map(
 
 def growth(frame: pd.DataFrame) -> Any:
     """Growth of 1 of each symbol on a log axis. frame: one column per symbol."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = charts.empty_figure()
     times = frame.index.to_numpy()
     for i, symbol in enumerate(frame.columns):
         colour = theme.COLOURS[i % len(theme.COLOURS)]
@@ -65,24 +63,21 @@ def growth(frame: pd.DataFrame) -> Any:
 
 def candles(panel: Panel, symbol: str, bars: int) -> Any:
     """The last bars of a symbol as candles. The panel must have opening, high and low prices."""
-    import plotly.graph_objects as go
-
     column = panel.symbols.index(symbol)
     bars_of_symbol = np.flatnonzero(panel.tradable[:, column])[-bars:]
     assert panel.open is not None
     assert panel.high is not None
     assert panel.low is not None
-    figure = go.Figure(
-        go.Candlestick(
-            x=dates(panel.times[bars_of_symbol]),
-            open=panel.open[bars_of_symbol, column],
-            high=panel.high[bars_of_symbol, column],
-            low=panel.low[bars_of_symbol, column],
-            close=panel.close[bars_of_symbol, column],
-            increasing_line_color=theme.GOOD,
-            decreasing_line_color=theme.BAD,
-            name=theme.escape_html(symbol),
-        )
+    figure = charts.empty_figure()
+    figure.add_candlestick(
+        x=dates(panel.times[bars_of_symbol]),
+        open=panel.open[bars_of_symbol, column],
+        high=panel.high[bars_of_symbol, column],
+        low=panel.low[bars_of_symbol, column],
+        close=panel.close[bars_of_symbol, column],
+        increasing_line_color=theme.GOOD,
+        decreasing_line_color=theme.BAD,
+        name=theme.escape_html(symbol),
     )
     figure.update_layout(showlegend=False, xaxis_rangeslider_visible=False)
     return figure
@@ -185,24 +180,21 @@ def correlations(frame: pd.DataFrame) -> Any:
 
 def information_coefficients(feature: Mapping[str, Any]) -> Any:
     """The mean rank correlation with later returns at each horizon, with its interval."""
-    import plotly.graph_objects as go
-
     rows = feature["horizons"]
-    figure = go.Figure(
-        go.Scatter(
-            x=[_bars(row["horizon"]) for row in rows],
-            y=[row["information_coefficient"] for row in rows],
-            mode="markers",
-            marker={"size": 10, "color": theme.COLOURS[0]},
-            error_y={
-                "type": "data",
-                "array": [row["high"] - row["information_coefficient"] for row in rows],
-                "arrayminus": [row["information_coefficient"] - row["low"] for row in rows],
-                "thickness": 1.5,
-                "color": theme.COLOURS[0],
-            },
-            hovertemplate="%{x} ahead: %{y:+.3f}<extra></extra>",
-        )
+    figure = charts.empty_figure()
+    figure.add_scatter(
+        x=[_bars(row["horizon"]) for row in rows],
+        y=[row["information_coefficient"] for row in rows],
+        mode="markers",
+        marker={"size": 10, "color": theme.COLOURS[0]},
+        error_y={
+            "type": "data",
+            "array": [row["high"] - row["information_coefficient"] for row in rows],
+            "arrayminus": [row["information_coefficient"] - row["low"] for row in rows],
+            "thickness": 1.5,
+            "color": theme.COLOURS[0],
+        },
+        hovertemplate="%{x} ahead: %{y:+.3f}<extra></extra>",
     )
     figure.update_layout(hovermode="closest", showlegend=False)
     figure.update_xaxes(type="category", showgrid=False)
@@ -212,9 +204,7 @@ def information_coefficients(feature: Mapping[str, Any]) -> Any:
 
 def quantile_returns(feature: Mapping[str, Any]) -> Any:
     """Mean return of each quantile relative to all assets in basis points per bar, one colour per horizon."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = charts.empty_figure()
     for i, row in enumerate(feature["horizons"]):
         names = [f"{i + 1}" for i in range(len(row["quantiles"]))]
         names[0] = "lowest"

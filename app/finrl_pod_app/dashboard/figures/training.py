@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod_app.dashboard import theme
+from finrl_pod_app.report import charts
 from finrl_pod_app.report.palette import Style
 
 FEW_POINTS = 30  # of a line; fewer points are marked
@@ -63,9 +64,7 @@ def pod_curves(frame: pd.DataFrame, name: str, columns: int) -> Any:
 
 def overlaid_curves(frames: Mapping[str, pd.DataFrame], name: str, styles: Mapping[str, Style]) -> Any:
     """The learning curves of several runs: medians over their pods, in the style of each run."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = charts.empty_figure()
     for run, frame in frames.items():
         _add_run(figure, run, frame["samples"], frame["median"], styles[run])
     figure.update_xaxes(title="samples per pod")
@@ -75,9 +74,7 @@ def overlaid_curves(frames: Mapping[str, pd.DataFrame], name: str, styles: Mappi
 
 def overlaid_scores(tables: Mapping[str, pd.DataFrame], styles: Mapping[str, Style]) -> Any:
     """The best validation score so far of several runs by generation. tables: agents of each run."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = charts.empty_figure()
     for run, agents in tables.items():
         best = agents[np.isfinite(agents["score"])].groupby("generation")["score"].max().cummax()
         _add_run(figure, run, best.index + 1, best, styles[run])
@@ -111,11 +108,9 @@ def hyperparameter_drift(frame: pd.DataFrame, name: str) -> Any:
 
 def scores(agents: pd.DataFrame, base: str = "", base_score: float | None = None) -> Any:
     """Validation score of every agent by generation, the best so far, and the base portfolio if known."""
-    import plotly.graph_objects as go
-
     agents_with_score = agents[np.isfinite(agents["score"])]
     best = agents_with_score.groupby("generation")["score"].max().cummax()
-    figure = go.Figure()
+    figure = charts.empty_figure()
     figure.add_scatter(
         x=agents_with_score["generation"] + 1,
         y=agents_with_score["score"],
@@ -155,11 +150,9 @@ def lineage(agents: pd.DataFrame, champions: Collection[str], ancestors: Collect
     champions: members of the champion, marked by rings. ancestors: ancestors of the champion; their lines are
     emphasised.
     """
-    import plotly.graph_objects as go
-
     columns = (agents[name].tolist() for name in ("id", "generation", "slot"))
     positions = {str(agent): (int(generation) + 1, int(slot)) for agent, generation, slot in zip(*columns, strict=True)}
-    figure = go.Figure()
+    figure = charts.empty_figure()
     for highlighted in (False, True):
         x, y = _edges(agents, positions, ancestors, highlighted=highlighted)
         colour, width = (_BEST, 2.4) if highlighted else ("rgba(128, 128, 128, 0.45)", 1.0)
@@ -191,9 +184,7 @@ def lineage(agents: pd.DataFrame, champions: Collection[str], ancestors: Collect
 
 def band_figure(x: Any, frame: pd.DataFrame, name: str) -> Any:
     """A line (median) over the band between low and high."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = charts.empty_figure()
     hidden = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
     figure.add_scatter(x=x, y=frame["low"], showlegend=False, **hidden)
     figure.add_scatter(x=x, y=frame["high"], fill="tonexty", fillcolor=_BAND, name="10-90% of the pods", **hidden)
