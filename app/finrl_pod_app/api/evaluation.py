@@ -246,12 +246,8 @@ def run_tournament(
         raise InputError("prices are the second argument: fp.run_tournament('quick', prices, out=...)")
     test = flag("test", test)
     resume = flag("resume", resume)
-    run_config = load_config(config)
     out = as_path(out, "out must be a folder")
-    if prices is not None:
-        run_config = for_stored_panel(run_config, Store(), stored_panel(load_prices(prices)))
-    run_config = with_settings(run_config, settings, cost_bps)
-    _warn_of_registered(run_config)
+    run_config = _run_config(config, prices, settings, cost_bps)
     with progress_display(quiet=not progress_shown(progress)) as report:
         result = run(run_config, out, resume=resume, device=device, progress=report, test=test)
     return TournamentResult(result.to_dict() if isinstance(result, RunReport) else result, out)
@@ -273,8 +269,17 @@ def load_run(folder: str | Path) -> TournamentResult:
     return TournamentResult(document, path)
 
 
-def _warn_of_registered(config: RunConfig) -> None:
-    """Warn of extensions that only this process knows. A run keeps files, not registered objects."""
+def _run_config(
+    config: RunConfig | str | Path,
+    prices: Prices | None,
+    settings: Mapping[str, SettingValue] | None,
+    cost_bps: float | None,
+) -> RunConfig:
+    """The config of a run, whose prices are stored. Warns of extensions that only this process knows."""
+    config = load_config(config)
+    if prices is not None:
+        config = for_stored_panel(config, Store(), stored_panel(load_prices(prices)))
+    config = with_settings(config, settings, cost_bps)
     agents = (config.agent, *config.cohorts)
     descriptions = [
         *(f"the feature {name!r}" for name in config.features.names if is_registered_feature(name)),
@@ -288,6 +293,7 @@ def _warn_of_registered(config: RunConfig) -> None:
             "and use file.py:Name, which runs keep",
             stacklevel=3,
         )
+    return config
 
 
 def audit(
@@ -305,9 +311,7 @@ def audit(
     """
     from finrl_pod_app.cli.console import step_display
 
-    folder = _folder_of_run(target)
-    if folder is None and isinstance(target, Path):
-        folder = target
+    folder = _folder_of_run(target) or (target if isinstance(target, Path) else None)
     with step_display(quiet=not progress_shown(progress)) as on_step:
         return AuditResult(_audited(target, folder, prices, on_step).to_dict(), folder)
 
@@ -329,17 +333,13 @@ def _audited(
         config = None
     if isinstance(target, str) and config is None:
         return audit_strategy(target, panel_name, on_step=on_step)
-    if not isinstance(target, str | TrainedAgent) and not _decides(target):
+    decides = any(callable(getattr(target, name, None)) for name in ("target_weights", "predict"))
+    if not isinstance(target, str | TrainedAgent) and not decides:
         raise InputError(
             "an audit takes a tournament, the folder of a run, an agent, the name of a baseline, file.py:Class, or a "
             f"strategy with target_weights(window, positions), got {target!r:.60}"
         )
     return audit_strategy(_strategy_of(target, prices)[0], panel_name, config=config, on_step=on_step)
-
-
-def _decides(target: object) -> bool:
-    """Whether an object or class is a strategy or a model of another library."""
-    return any(callable(getattr(target, name, None)) for name in ("target_weights", "predict"))
 
 
 def check(target: object, kind: str | None = None) -> CheckResult:
@@ -381,15 +381,11 @@ def walkforward(
     """
     from finrl_pod_app.training.walkforward import run_walkforward
 
-    run_config = load_config(config)
     out = as_path(out, "out must be a folder")
-    if prices is not None:
-        run_config = for_stored_panel(run_config, Store(), stored_panel(load_prices(prices)))
-    run_config = with_settings(run_config, settings, cost_bps)
     resume = flag("resume", resume)
     folds = whole_number("folds", folds, 1)
     seeds = whole_number("seeds", seeds, 1)
-    _warn_of_registered(run_config)
+    run_config = _run_config(config, prices, settings, cost_bps)
     document = run_walkforward(run_config, out, folds=folds, seeds=seeds, resume=resume, device=device)
     return WalkforwardResult(document, out)
 

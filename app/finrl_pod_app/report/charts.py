@@ -358,10 +358,15 @@ def set_log_axis(figure: Any, multiples: Mapping[str, Floats], **subplot: int) -
 def add_band(figure: Any, times: Times, band: Band, **attributes: Any) -> None:
     """Add a filled band behind the other lines. attributes: Plotly attributes of both of its edges."""
     x = dates(times, np.asarray(band.places))
-    hidden = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-    figure.add_scatter(y=band.low, **hidden, **{**attributes, "showlegend": False})
-    figure.add_scatter(y=band.high, fill="tonexty", fillcolor=BAND_COLOUR, **hidden, **attributes)
+    add_range(figure, x, band.low, band.high, **attributes)
     figure.data = (*figure.data[-2:], *figure.data[:-2])
+
+
+def add_range(figure: Any, x: Any, low: Any, high: Any, colour: str = BAND_COLOUR, **attributes: Any) -> None:
+    """Fill the area between two lines. attributes: Plotly attributes of both."""
+    hidden = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    figure.add_scatter(y=low, **hidden, **{**attributes, "showlegend": False})
+    figure.add_scatter(y=high, fill="tonexty", fillcolor=colour, **hidden, **attributes)
 
 
 def _weight_bands(result: BacktestResult) -> list[tuple[str, Floats]]:

@@ -123,9 +123,7 @@ def capacity_figure(capacity: Capacity) -> Any:
     rows = capacity.curve
     sizes = [row.account for row in rows]
     figure = charts.empty_figure()
-    hidden = {"x": sizes, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-    figure.add_scatter(y=[row.low for row in rows], **hidden)
-    figure.add_scatter(y=[row.high for row in rows], fill="tonexty", fillcolor=charts.BAND_COLOUR, **hidden)
+    charts.add_range(figure, sizes, [row.low for row in rows], [row.high for row in rows], showlegend=False)
     figure.add_scatter(
         x=sizes,
         y=[row.active_growth for row in rows],

@@ -79,9 +79,6 @@ def reference_words(edge: Edge) -> str:
     return f"{display_name(str(edge.reference))} (rebalanced monthly)"
 
 
-# ---------------------------------------------------------------------- cases
-
-
 def _shown(report: RunReport, verdict: Verdict, edge: Edge) -> str:
     alpha = edge.alpha.value
     sentences = [
@@ -161,9 +158,6 @@ def _low_sharpe(edge: Edge) -> str:
 
 def _rate(value: float | None, *, sign: bool = False) -> str:
     return percent(value, sign=sign, unit="%")
-
-
-# ---------------------------------------------------------------------- practically its base
 
 
 def practically_base_sentence(part: PracticallyBase) -> str:

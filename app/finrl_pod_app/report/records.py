@@ -33,9 +33,6 @@ PERIODS = {
 }
 
 
-# ---------------------------------------------------------------------- prices and training
-
-
 class Data(Part):
     """The panel of prices. start, end: dates of its first and last bar."""
 
@@ -111,9 +108,6 @@ class Timing(Part):
     train_seconds: float
     samples_per_second: float
     total_seconds: float
-
-
-# ---------------------------------------------------------------------- results
 
 
 class CostPoint(Part):
@@ -242,9 +236,6 @@ class Capacity(Part):
     zero: PartialEstimate
 
 
-# ---------------------------------------------------------------------- mandate
-
-
 class ActiveReturn(Part):
     """Mean return of a strategy over a base per year. level: coverage of its interval."""
 
@@ -359,9 +350,6 @@ class Start(Part):
     level: float
     folds: tuple[StartFold, ...] = ()
     samples_per_generation: tuple[int, ...] = ()
-
-
-# ---------------------------------------------------------------------- the report
 
 
 class RunReport(Part):

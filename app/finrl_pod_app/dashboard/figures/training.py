@@ -20,7 +20,7 @@ _BEST = theme.COLOURS[0]
 
 def learning_curve(frame: pd.DataFrame, name: str) -> Any:
     """Median over the pods with the 10-90% band. frame: samples, median, low, high."""
-    figure = band_figure(frame["samples"], frame, "median of the pods")
+    figure = band_figure(frame["samples"], frame)
     figure.update_xaxes(title="samples per pod")
     figure.update_yaxes(title=theme.escape_html(name.replace("_", " ")), exponentformat="none")  # 0.0006, not 600µ
     return figure
@@ -66,7 +66,7 @@ def overlaid_curves(frames: Mapping[str, pd.DataFrame], name: str, styles: Mappi
     """The learning curves of several runs: medians over their pods, in the style of each run."""
     figure = charts.empty_figure()
     for run, frame in frames.items():
-        _add_run(figure, run, frame["samples"], frame["median"], styles[run])
+        _add_line(figure, run, frame["samples"], frame["median"], styles[run])
     figure.update_xaxes(title="samples per pod")
     figure.update_yaxes(title=f"{theme.escape_html(name.replace('_', ' '))}, median", exponentformat="none")
     return figure
@@ -77,22 +77,22 @@ def overlaid_scores(tables: Mapping[str, pd.DataFrame], styles: Mapping[str, Sty
     figure = charts.empty_figure()
     for run, agents in tables.items():
         best = agents[np.isfinite(agents["score"])].groupby("generation")["score"].max().cummax()
-        _add_run(figure, run, best.index + 1, best, styles[run])
+        _add_line(figure, run, best.index + 1, best, styles[run])
     figure.update_traces(line_shape="hv", hovertemplate="%{y:.2f}")
     figure.update_xaxes(title="generation", dtick=_tick(pd.concat([table["generation"] for table in tables.values()])))
     figure.update_yaxes(title="best validation Sharpe ratio")
     return figure
 
 
-def _add_run(figure: Any, run: str, x: Any, y: Any, style: Style) -> None:
+def _add_line(figure: Any, name: str, x: Any, y: Any, style: Style) -> None:
     line = {"color": style.colour, "dash": style.dash, "width": style.width}
     mode = "lines+markers" if len(x) < FEW_POINTS else "lines"
-    figure.add_scatter(x=x, y=y, name=theme.escape_html(run), mode=mode, line=line, hovertemplate="%{y:.4g}")
+    figure.add_scatter(x=x, y=y, name=theme.escape_html(name), mode=mode, line=line, hovertemplate="%{y:.4g}")
 
 
 def hyperparameter_drift(frame: pd.DataFrame, name: str) -> Any:
     """A hyperparameter by generation: median and 10-90% band over the pods, and the value of the best agent."""
-    figure = band_figure(frame["generation"] + 1, frame, "median of the pods")
+    figure = band_figure(frame["generation"] + 1, frame)
     figure.add_scatter(
         x=frame["generation"] + 1,
         y=frame["best"],
@@ -182,15 +182,11 @@ def lineage(agents: pd.DataFrame, champions: Collection[str], ancestors: Collect
     return figure
 
 
-def band_figure(x: Any, frame: pd.DataFrame, name: str) -> Any:
-    """A line (median) over the band between low and high."""
+def band_figure(x: Any, frame: pd.DataFrame) -> Any:
+    """The median over the pods as a line on the band between low and high."""
     figure = charts.empty_figure()
-    hidden = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-    figure.add_scatter(x=x, y=frame["low"], showlegend=False, **hidden)
-    figure.add_scatter(x=x, y=frame["high"], fill="tonexty", fillcolor=_BAND, name="10-90% of the pods", **hidden)
-    line = {"color": _MAIN, "width": 2.4}
-    mode = "lines+markers" if len(frame) < FEW_POINTS else "lines"
-    figure.add_scatter(x=x, y=frame["median"], name=name, mode=mode, line=line, hovertemplate="%{y:.4g}")
+    charts.add_range(figure, x, frame["low"], frame["high"], _BAND, name="10-90% of the pods")
+    _add_line(figure, "median of the pods", x, frame["median"], Style(_MAIN, width=2.4))
     return figure
 
 
