@@ -18,7 +18,6 @@ from finrl_pod_app.dashboard.pages.columns import benchmark_columns, definition,
 from finrl_pod_app.dashboard.pages.result_views import BAR_HEIGHT
 from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.queries import comparison
-from finrl_pod_app.dashboard.queries import comparison as benchmark
 from finrl_pod_app.dashboard.queries.comparison import Curve
 from finrl_pod_app.evaluation.sweeps import DecisionTable
 from finrl_pod_app.report import charts
@@ -87,9 +86,7 @@ def show_comparison(decisions: Mapping[str, DecisionTable], styles: Mapping[str,
     _show_exports(decisions, cost, cash)
 
 
-def _show_strategy(
-    view: str, name: str, decisions: DecisionTable, curve: comparison.Curve, terms: tuple[float, float]
-) -> None:
+def _show_strategy(view: str, name: str, decisions: DecisionTable, curve: Curve, terms: tuple[float, float]) -> None:
     """Draw a view of one strategy: monthly returns, profit or weights. terms: cost in basis points, and cash."""
     period = _period({name: curve})
     if view == "Monthly returns":
@@ -109,16 +106,15 @@ def _show_strategy(
     else:
         result = comparison.backtest_of(name, decisions, *terms)
         figure = charts.weights_figure(result)
-        show_figure(
-            figure, f"weights of {name}, {period}", alt=f"Weights of {display_name(name)} over time.", height=460
-        )
+        alt = f"Weights of {display_name(name)} over time."
+        show_figure(figure, f"weights of {name}, {period}", alt=alt, height=460)
         if st.toggle("Every asset as a heat map", key="compare: weights map"):
             heat = figures.weights_heatmap(result)
             alt = f"Weights of {display_name(name)} by asset and time."
             show_figure(heat, f"weights of {name} by asset, {period}", alt=alt, height=160 + 20 * len(heat.data[0].y))
 
 
-def _show_lines(view: str, curves: Mapping[str, comparison.Curve], styles: Mapping[str, Style], period: str) -> None:
+def _show_lines(view: str, curves: Mapping[str, Curve], styles: Mapping[str, Style], period: str) -> None:
     if view == "Drawdown":
         figure = charts.drawdown_figure(curves, styles)
         show_figure(figure, f"drawdown, {period}", alt="Drawdown of each strategy.", height=460)
@@ -139,13 +135,13 @@ def _show_lines(view: str, curves: Mapping[str, comparison.Curve], styles: Mappi
         _show_intervals(curves)
 
 
-def _period(curves: Mapping[str, comparison.Curve]) -> str:
+def _period(curves: Mapping[str, Curve]) -> str:
     """First and last day of the curves. The curves may differ by a bar."""
     days = [str(curve.times[i].astype("datetime64[D]")) for curve in curves.values() for i in (0, -1)]
     return f"{min(days)} to {max(days)}"
 
 
-def _show_drawdowns(name: str, curve: comparison.Curve) -> None:
+def _show_drawdowns(name: str, curve: Curve) -> None:
     column = st.column_config
     table = pd.DataFrame([dataclasses.asdict(row) for row in drawdowns(curve.times, curve.equity)])
     if table.empty:
@@ -161,7 +157,7 @@ def _show_drawdowns(name: str, curve: comparison.Curve) -> None:
     show_table(table, columns, "compare: drawdowns", alt=f"The deepest drawdowns of {display_name(name)}.")
 
 
-def _show_intervals(curves: Mapping[str, comparison.Curve]) -> None:
+def _show_intervals(curves: Mapping[str, Curve]) -> None:
     column = st.column_config
     formats = {"sharpe": "%.2f", "annual_return": "percent", "max_drawdown": "percent"}
     ends = {"value": "", "low": ", low", "high": ", high"}
@@ -244,25 +240,17 @@ def show_benchmark(curves: Mapping[str, Curve], styles: Styles, period: str) -> 
     names = list(curves)
     index = next((names.index(name) for name in PREFERRED if name in names), len(names) - 1)
     base = st.selectbox("Benchmark", names, index=index, format_func=display_name, key="compare: benchmark")
-    if not benchmark.comparable(curves, base):
+    if not comparison.comparable(curves, base):
         st.info("Choose a second strategy over the same period.")
         return
-    table = benchmark.active_table(curves, base)
+    table = comparison.active_table(curves, base)
     table["strategy"] = table["strategy"].map(display_name)
     label = display_name(base)
     show_table(table, benchmark_columns(table), "compare: active", alt=f"Statistics of each strategy against {label}.")
     figure = figures.active_growth_figure(curves, base, styles)
-    show_figure(
-        figure,
-        f"growth over {base}, {period}",
-        alt=f"Growth of each strategy relative to {label}.",
-        height=360,
-    )
+    alt = f"Growth of each strategy relative to {label}."
+    show_figure(figure, f"growth over {base}, {period}", alt=alt, height=360)
     figure = figures.rolling_alpha_beta_figure(curves, base, styles)
-    show_figure(
-        figure,
-        f"rolling alpha and beta to {base}, {period}",
-        alt=f"Rolling alpha and beta to {label}.",
-        height=420,
-    )
+    alt = f"Rolling alpha and beta to {label}."
+    show_figure(figure, f"rolling alpha and beta to {base}, {period}", alt=alt, height=420)
     st.caption(f"Alpha and beta over a rolling window of {ROLLING_BARS} bars.")

@@ -12,7 +12,6 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.figures import paper as figures
 from finrl_pod_app.dashboard.pages import columns, paper_commands
-from finrl_pod_app.dashboard.pages import paper_commands as paper_replay
 from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.widgets import PAPER_FIGURES, show_badge, show_equity, show_errors, show_table
 from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_performance, paper_state, runs
@@ -144,7 +143,7 @@ def _show_account(journal: paper_journal.Journal, difference: paper_performance.
     else:
         st.info("The equity curve appears after two sessions.")
     _show_day(journal)
-    paper_replay.show_replay(journal, difference)
+    paper_commands.show_replay(journal, difference)
     st.header("Positions", anchor=False)
     positions = paper_account.positions(journal)
     if positions.empty:

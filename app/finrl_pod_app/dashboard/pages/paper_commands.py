@@ -35,23 +35,13 @@ _EXPLANATIONS = {
 def show_command_buttons(path: Path) -> None:
     """Draw the three buttons."""
     with st.container(horizontal=True, key="commands"):
-        if st.button(
-            "Halt",
-            type="primary",
-            icon=":material/front_hand:",
-            help="Stop sending orders and cancel open ones.",
-            key="danger-halt",
-        ):
+        help_text = "Stop sending orders and cancel open ones."
+        if st.button("Halt", type="primary", icon=":material/front_hand:", help=help_text, key="danger-halt"):
             _halt_dialog(path)
         if st.button("Resume…", icon=":material/play_arrow:", help="Trade again. Requires the password."):
             _resume_dialog(path)
-        if st.button(
-            "Flatten…",
-            type="primary",
-            icon=":material/sell:",
-            help="Sell all positions. Requires the password.",
-            key="danger-flatten",
-        ):
+        help_text = "Sell all positions. Requires the password."
+        if st.button("Flatten…", type="primary", icon=":material/sell:", help=help_text, key="danger-flatten"):
             _flatten_dialog(path)
 
 

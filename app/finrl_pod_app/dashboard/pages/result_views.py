@@ -50,10 +50,11 @@ def show_paragraph(run: runs.RunFiles, verdict: Verdict | None) -> None:
 def show_rules(run: runs.RunFiles, verdict: Verdict) -> None:
     """Draw the counted trials, each rule with its outcome, and the histogram of overfitting."""
     trials = verdict.trials
+    effective_trials = verdict.edge.tests.deciding.effective_trials if verdict.edge else None
     metrics: dict[str, tuple[float | None, str]] = {
         "Trials": (trials.raw if trials else None, definition("trials")),
         "Distinct trials": (trials.clustered if trials else None, definition("distinct_trials")),
-        "Effective trials": (_effective_trials(verdict), definition("effective_trials")),
+        "Effective trials": (effective_trials, definition("effective_trials")),
         "Runs": (trials.runs if trials else None, "Runs that the trials came from."),
         "Looks at the test": (verdict.looks, definition("looks")),
     }
@@ -70,10 +71,6 @@ def show_rules(run: runs.RunFiles, verdict: Verdict) -> None:
         alt = "Out-of-sample rank of the in-sample best trial: bars left of zero are below the median."
         RUN_FIGURES.show(_logits_figure, (run,), f"logits of {run.name}", alt=alt, height=240)
         st.caption("Left of 0, the best trial of one half of the period ranks below the median on the other half.")
-
-
-def _effective_trials(verdict: Verdict) -> float | None:
-    return verdict.edge.tests.deciding.effective_trials if verdict.edge else None
 
 
 def _logits_figure(run: runs.RunFiles) -> Any:
@@ -128,14 +125,8 @@ def _show_usage(usage: Mapping[str, MandateUsage]) -> None:
 BAR_HEIGHT = 26  # pixels
 
 
-def show_profit(run: runs.RunFiles, report: RunReport) -> None:
-    """Draw the parts of a report on the profit."""
-    _show_benchmark(report)
-    _show_attribution(run, report)
-    _show_capacity(run, report)
-
-
-def _show_benchmark(report: RunReport) -> None:
+def show_benchmark(report: RunReport) -> None:
+    """Draw the statistics of each strategy against the benchmark of a report."""
     base = report.test.benchmark
     strategies = report.test.strategies
     rows = [{"strategy": display_name(name), **strategies[name]} for name in champion_first(strategies) if name != base]
@@ -147,7 +138,8 @@ def _show_benchmark(report: RunReport) -> None:
     st.caption(theme.escape_markdown(f"Against {label}, on the test period."))
 
 
-def _show_attribution(run: runs.RunFiles, report: RunReport) -> None:
+def show_attribution(run: runs.RunFiles, report: RunReport) -> None:
+    """Draw the profit of a report by asset and by year."""
     if report.attribution is None:
         return
     alt = "Profit of the champion by asset, before costs."
@@ -161,14 +153,12 @@ def _show_attribution(run: runs.RunFiles, report: RunReport) -> None:
     st.caption("Profit before costs: the change in value of a holding with its dividends, less what was paid for it.")
 
 
-def _show_capacity(run: runs.RunFiles, report: RunReport) -> None:
+def show_capacity(run: runs.RunFiles, report: RunReport) -> None:
+    """Draw the active growth by account size, or how to measure it."""
     if report.capacity is None:
         st.caption("How much money the strategy can manage, with market impact, takes a minute to measure:")
-        st.code(
-            f"finrl-pod backtest {shlex.quote(str(run.path))} --capacity --out reports/capacity",
-            language=None,
-            wrap_lines=True,
-        )
+        command = f"finrl-pod backtest {shlex.quote(str(run.path))} --capacity --out reports/capacity"
+        st.code(command, language=None, wrap_lines=True)
         return
     alt = "Active growth by account size, with its interval."
     RUN_FIGURES.show(_capacity_figure, (run,), "capacity", alt=alt, height=340)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -17,7 +18,13 @@ from finrl_pod_app.dashboard.actions.run_changes import (
     write_paper_config,
 )
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.result_views import show_mandate, show_profit, show_verdict
+from finrl_pod_app.dashboard.pages.result_views import (
+    show_attribution,
+    show_benchmark,
+    show_capacity,
+    show_mandate,
+    show_verdict,
+)
 from finrl_pod_app.dashboard.pages.run_monitor import show_outcome, show_progress, show_training
 from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, choose_run, page_of, show_errors, shown_errors
 from finrl_pod_app.dashboard.queries import runs
@@ -109,7 +116,9 @@ def _show_views(settings: Settings, run: runs.RunFiles, report: RunReport) -> No
     elif view == "Allocation":
         _show_allocation(run)
     elif view == "Profit":
-        show_profit(run, report)
+        show_benchmark(report)
+        show_attribution(run, report)
+        show_capacity(run, report)
     elif view == "Mandate":
         show_mandate(run, expanded=True)
     elif view == "Training":
@@ -166,22 +175,13 @@ def _show_report(run: runs.RunFiles) -> None:
     name = run.name.replace("/", "-")
     with st.container(horizontal=True):
         st.link_button("Open in a new tab", url, icon=":material/open_in_new:")
-        st.download_button(
-            "Report (HTML)",
-            lambda: read_page(run),
-            f"{name}-report.html",
-            "text/html",
-            icon=":material/download:",
-            on_click="ignore",
-        )
-        st.download_button(
-            "Results (JSON)",
-            lambda: runs.read_bytes(run.path / runs.REPORT, runs.MAX_BYTES),
-            f"{name}-report.json",
-            "application/json",
-            icon=":material/download:",
-            on_click="ignore",
-        )
+        results = partial(runs.read_bytes, run.path / runs.REPORT, runs.MAX_BYTES)
+        for label, read, ending, kind in (
+            ("Report (HTML)", partial(read_page, run), "html", "text/html"),
+            ("Results (JSON)", results, "json", "application/json"),
+        ):
+            file = f"{name}-report.{ending}"
+            st.download_button(label, read, file, kind, icon=":material/download:", on_click="ignore")
     st.iframe(url, height=PAGE_HEIGHT, alt=f"Report of {run.name}")
     st.page_link(page_of("overview"), label="All runs", icon=":material/arrow_back:")
 

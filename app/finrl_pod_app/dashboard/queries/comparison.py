@@ -152,12 +152,10 @@ def intervals_table(curves: Mapping[str, Curve], seed: int) -> pd.DataFrame:
         intervals = account_intervals(
             returns, CONFIDENCE, seed=seed, draws=500, periods_per_year=periods, risk_free=risk_free
         )._asdict()
-        columns = {
-            f"{metric}_{end}": getattr(interval, end)
-            for metric, interval in intervals.items()
-            for end in ("value", "low", "high")
-        }
-        rows.append({"strategy": name, **columns})
+        row: dict[str, str | float] = {"strategy": name}
+        for metric, interval in intervals.items():
+            row |= {f"{metric}_{end}": getattr(interval, end) for end in ("value", "low", "high")}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 

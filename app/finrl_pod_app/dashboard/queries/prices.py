@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -22,9 +21,6 @@ from finrl_pod.data.sources.bounded import read_bounded
 from finrl_pod.data.store import Manifest, Store
 from finrl_pod.errors import DataError
 from finrl_pod.types import Bools, Panel
-
-if TYPE_CHECKING:
-    from finrl_pod.types import Panel
 
 FILE_ENDINGS = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
 PREVIEW_ROWS = 200
@@ -120,15 +116,11 @@ def price_jumps(panel: Panel, min_move: float = JUMP) -> pd.DataFrame:
         close = panel.close[bars, n]
         moves = close[1:] / close[:-1] - 1
         for i in np.flatnonzero(np.abs(moves) >= min_move):
-            bar = bars[i + 1]
-            previous_bar = bars[i]
             move = float(moves[i])
-            rows.append(
-                (panel.times[bar], symbol, close[i], close[i + 1], move, int(bar - previous_bar), likely_split(move))
-            )
+            span = int(bars[i + 1] - bars[i])
+            rows.append((panel.times[bars[i + 1]], symbol, close[i], close[i + 1], move, span, likely_split(move)))
     frame = pd.DataFrame(rows, columns=["time", "symbol", "before", "after", "move", "bars", "split"])
-    jumps: pd.DataFrame = frame.reindex(frame["move"].abs().sort_values(ascending=False).index).reset_index(drop=True)
-    return jumps
+    return frame.sort_values("move", key=np.abs, ascending=False, ignore_index=True)
 
 
 def correlations(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
@@ -136,10 +128,7 @@ def correlations(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
 
     NaN for pairs with fewer than 3 shared returns or a constant price.
     """
-    columns = [panel.symbols.index(symbol) for symbol in symbols]
-    close = np.where(panel.tradable[:, columns], panel.close[:, columns], np.nan)
-    returns = pd.DataFrame(np.diff(np.log(close), axis=0), columns=list(symbols))
-    return returns.corr(min_periods=3)
+    return np.log(closes(panel, symbols)).diff().corr(min_periods=3)
 
 
 def growth(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
@@ -168,15 +157,10 @@ def likely_split(move: float) -> str:
 
 def issues_table(panel: Panel) -> pd.DataFrame:
     """One row per issue found by the data checks, errors first: kind, symbol, day, message."""
-    rows = [
-        (
-            flaw.kind,
-            flaw.symbol or "",
-            "" if flaw.time is None else str(flaw.time.astype("datetime64[D]")),
-            flaw.message,
-        )
-        for flaw in check(panel)
-    ]
+    rows = []
+    for flaw in check(panel):
+        day = "" if flaw.time is None else str(flaw.time.astype("datetime64[D]"))
+        rows.append((flaw.kind, flaw.symbol or "", day, flaw.message))
     return pd.DataFrame(rows, columns=["kind", "symbol", "day", "message"])
 
 
@@ -216,8 +200,9 @@ def read_upload(
         path.write_bytes(content)
         try:
             panel = read_bounded(path, cancelled=cancelled, **vars(options))
-        except DataError as error:
-            raise DataError(_with_uploaded_name(str(error), path, name)) from None
+        except DataError as error:  # names the temporary file
+            message = str(error).replace(str(path), safe_file_name(name)).replace(path.name, safe_file_name(name))
+            raise DataError(message) from None
     return dataclasses.replace(panel, source=f"file {safe_file_name(name)}")
 
 
@@ -234,11 +219,6 @@ def store_upload(panel: Panel, name: str, allow_gaps: bool) -> Manifest:
 def safe_file_name(name: str) -> str:
     """A file name from a browser without folders and unusual characters, at most 80 characters long."""
     return _UNSAFE_CHARACTERS.sub("_", name.replace("\\", "/").rsplit("/", 1)[-1])[-80:] or "file"
-
-
-def _with_uploaded_name(message: str, path: Path, name: str) -> str:
-    """A message with the uploaded file name instead of the temporary one."""
-    return message.replace(str(path), safe_file_name(name)).replace(path.name, safe_file_name(name))
 
 
 class ImportJob:
