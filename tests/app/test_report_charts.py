@@ -66,7 +66,7 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_strategies_can_be_told_apart(sight: str) -> None:
-    names = ("champion", *palette.BASELINES)
+    names = ("champion", *palette.BASELINE_STYLES)
     colours = {name: style.colour for name, style in styles(names).items()}
     assert len(set(colours.values())) == len(names)
     for one, other in itertools.combinations(names, 2):

@@ -480,21 +480,16 @@ def _metric_cells(values: Mapping[str, float | None]) -> list[str]:
 
 def _saved_result(values: Mapping[str, Any]) -> BacktestResult:
     """A result from its JSON values."""
-    arrays = {name: np.asarray(values[name], np.float64) for name in ("equity", "weights", "turnover", "costs")}
-    cost_parts = {name: np.asarray(x, np.float64) for name, x in values["cost_parts"].items()}
-    rate = values["risk_free"]
-    optional = ("dividends", "paid")
-    optional_arrays = {name: np.asarray(values[name], np.float64) for name in optional if values.get(name) is not None}
+    names = ("equity", "weights", "turnover", "costs", "risk_free", "dividends", "paid")
+    arrays = {name: np.asarray(values[name], np.float64) for name in names if values.get(name) is not None}
     return BacktestResult(
         name=values["name"],
         times=np.asarray(values["times"], "datetime64[ns]"),
         symbols=tuple(values["symbols"]),
         metrics={name: np.nan if x is None else x for name, x in values["metrics"].items()},
-        cost_parts=cost_parts,
-        risk_free=None if rate is None else np.asarray(rate, np.float64),
+        cost_parts={name: np.asarray(x, np.float64) for name, x in values["cost_parts"].items()},
         carry=values["carry"],
         **arrays,
-        **optional_arrays,
     )
 
 

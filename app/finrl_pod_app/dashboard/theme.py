@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from finrl_pod.display import COLOURS as COLOURS
 from finrl_pod.display import DASHES as DASHES
-from finrl_pod_app.report.palette import BASELINES, Style, baseline_style
+from finrl_pod_app.report.palette import BASELINE_STYLES, Style
 
 ThemeOption = str | int | bool | list[str] | list[int]
 EXCHANGE_ZONE = ZoneInfo("America/New_York")
@@ -20,7 +20,7 @@ MISSING = "–"
 SPARK_HEIGHT = 26  # pixels
 FONT = "'Source Sans', 'Source Sans Pro', system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
-_BASELINE_COLOURS = {style.colour for style in map(baseline_style, BASELINES) if style is not None}
+_BASELINE_COLOURS = {style.colour for style in BASELINE_STYLES.values()}
 # Colours that no baseline has come first, each with every dash.
 _RUN_LINES = [
     (colour, dash)
@@ -71,7 +71,7 @@ def style_of(name: str, runs: Sequence[str] = ()) -> Style:
     runs: names of all runs, oldest first, so that a new run changes no other style. No baseline has
     the colours of the first 16. Styles repeat after 28 names.
     """
-    if (style := baseline_style(name)) is not None:
+    if (style := BASELINE_STYLES.get(name)) is not None:
         return style
     index = runs.index(name) if name in runs else sum(name.encode())
     return Style(*_RUN_LINES[index % len(_RUN_LINES)], 2.4)

@@ -265,15 +265,9 @@ def bootstrap_band(equity: Floats, seed: int = 0) -> Band | None:
 def _rolling_sharpe_range(result: BacktestResult) -> RollingSharpe:
     """Window, last, lowest and highest rolling Sharpe ratio; None where no window is complete."""
     ratios = rolling_sharpe(result.equity, result.risk_free, periods=bars_per_year(result.times))
-    finite = ratios[np.isfinite(ratios)]
-    if not finite.size:
-        return RollingSharpe(window=ROLLING_BARS, last=None, low=None, high=None)
-    return RollingSharpe(
-        window=ROLLING_BARS,
-        last=float(finite[-1]),
-        low=float(finite.min()),
-        high=float(finite.max()),
-    )
+    finite = ratios[np.isfinite(ratios)].tolist()
+    last = finite[-1] if finite else None
+    return RollingSharpe(window=ROLLING_BARS, last=last, low=min(finite, default=None), high=max(finite, default=None))
 
 
 def yearly_returns(times: Times, equity: Floats) -> dict[str, float]:

@@ -43,9 +43,18 @@ def verdict_paragraph(report: RunReport) -> list[str]:
 
 def _verdict_line(report: RunReport, verdict: Verdict) -> str:
     start = "Promoted." if verdict.promoted else "Not promoted."
-    if verdict.edge is None:
+    edge = verdict.edge
+    if edge is None:
         return f"{start} The test for an edge cannot be computed." if verdict.rules else start
-    return f"{start} {return_sentence_of(verdict.edge)} {_case_text(report, verdict, verdict.edge)}"
+    active = edge.active_return
+    reference = f"{display_name(str(edge.reference))} (rebalanced monthly)"
+    if edge.portfolio:
+        reference = f"its base ({display_name(str(edge.portfolio))}, traded as slowly as the agents trade)"
+    return (
+        f"{start} Mean active return {edge.where} after costs: {_rate(active.value, sign=True)} per year over "
+        f"{reference}, {100 * edge.interval_level:.0f}% interval {return_interval(active.low, active.high)}. "
+        f"{_case_text(report, verdict, edge)}"
+    )
 
 
 def _case_text(report: RunReport, verdict: Verdict, edge: Edge) -> str:
@@ -60,23 +69,6 @@ def _case_text(report: RunReport, verdict: Verdict, edge: Edge) -> str:
             return _too_little_data(edge)
         case _:
             return _nothing_shown(report, edge)
-
-
-def return_sentence_of(edge: Edge) -> str:
-    """The mean active return with its interval and its reference."""
-    active = edge.active_return
-    return (
-        f"Mean active return {edge.where} after costs: {_rate(active.value, sign=True)} per year over "
-        f"{reference_words(edge)}, {100 * edge.interval_level:.0f}% interval "
-        f"{return_interval(active.low, active.high)}."
-    )
-
-
-def reference_words(edge: Edge) -> str:
-    """The reference of a verdict in words."""
-    if edge.portfolio:
-        return f"its base ({display_name(str(edge.portfolio))}, traded as slowly as the agents trade)"
-    return f"{display_name(str(edge.reference))} (rebalanced monthly)"
 
 
 def _shown(report: RunReport, verdict: Verdict, edge: Edge) -> str:

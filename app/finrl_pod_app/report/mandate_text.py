@@ -129,13 +129,10 @@ def added_rows(comparison: Added) -> list[tuple[Measure, str, str]]:
             continue
         low, high = (with_side(format_measure(measure, end), end) for end in (estimate.low, estimate.high))
         rows.append((measure, format_measure(measure, estimate.value), f"{low} to {high}"))
-    rows.append((YEARS, years_text(comparison.years_to_show), MISSING))
+    years = comparison.years_to_show
+    years_text = "never" if years is None else number(years, 0) if years >= 1 else "below 1"
+    rows.append((YEARS, years_text, MISSING))
     return rows
-
-
-def years_text(years: float | None) -> str:
-    """Years until an information ratio is significant; never where it is not above 0."""
-    return "never" if years is None else number(years, 0) if years >= 1 else "below 1"
 
 
 def format_measure(measure: Measure, value: float | None) -> str:
@@ -176,20 +173,14 @@ NOTE = (
 
 def ladder_cells(report: RunReport) -> list[tuple[str, bool, list[str]]]:
     """Rows of the table: label, whether it is deployed, and cells for validation and then for test."""
-    return [
-        (LABELS[row.rung], row.deployed, [cell for period in (row.validation, row.test) for cell in _cells(period)])
-        for row in report.ladder
-    ]
-
-
-def _cells(period: RungPeriod) -> list[str]:
-    """The cells of `COLUMNS` for one period."""
-    return [
-        percent(period.active_return, 2, sign=True),
-        percent(period.alpha, 2, sign=True),
-        percent(period.tracking_error, 2),
-        number(period.turnover),
-    ]
+    rows = []
+    for row in report.ladder:
+        cells = []
+        for period in (row.validation, row.test):
+            cells += [percent(period.active_return, 2, sign=True), percent(period.alpha, 2, sign=True)]
+            cells += [percent(period.tracking_error, 2), number(period.turnover)]
+        rows.append((LABELS[row.rung], row.deployed, cells))
+    return rows
 
 
 def ladder_sentence(report: RunReport) -> str:

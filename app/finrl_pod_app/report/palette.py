@@ -30,7 +30,7 @@ class Style:
 SUBJECT_WIDTH = 3.0  # of the line of the strategy that a report is about
 _CHAMPION = Style("#d55e00", width=SUBJECT_WIDTH)
 # Each baseline has the same style in every report and on every page.
-_BASELINE_STYLES = {
+BASELINE_STYLES = {
     "index": Style("#148acd"),
     "equal_weight": Style("#7f7f7f", width=2.2),
     "mandate_at_tilt_zero": Style("#8c00ff", "dash", 2.0),
@@ -42,14 +42,8 @@ _BASELINE_STYLES = {
     "momentum_12_1": Style("#ff505a", "dash"),
     "random_weights": Style("#648cff", "dashdot"),
 }
-BASELINES = tuple(_BASELINE_STYLES)
 # The qualitative scheme "muted" of Paul Tol, safe for colour blindness, in an order in which neighbours differ most.
 _AREAS = ("#44aa99", "#999933", "#aa4499", "#ddcc77", "#882255", "#88ccee", "#117733", "#332288", "#cc6677")
-
-
-def baseline_style(name: str) -> Style | None:
-    """The style of a baseline; None for other strategies."""
-    return _BASELINE_STYLES.get(name)
 
 
 def report_styles(names: Iterable[str]) -> dict[str, Style]:
@@ -67,11 +61,11 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
     Styles repeat after ten others.
     """
     sorted_names = champion_first(names)
-    used_styles = {_BASELINE_STYLES[name] for name in sorted_names if name in _BASELINE_STYLES}
-    free = [style for style in _BASELINE_STYLES.values() if style not in used_styles] or list(_BASELINE_STYLES.values())
-    other_names = [name for name in sorted_names if name != CHAMPION and name not in _BASELINE_STYLES]
+    used_styles = {BASELINE_STYLES[name] for name in sorted_names if name in BASELINE_STYLES}
+    free = [style for style in BASELINE_STYLES.values() if style not in used_styles] or list(BASELINE_STYLES.values())
+    other_names = [name for name in sorted_names if name != CHAMPION and name not in BASELINE_STYLES]
     other_styles = {name: free[i % len(free)] for i, name in enumerate(other_names)} | {CHAMPION: _CHAMPION}
-    return {name: _BASELINE_STYLES.get(name) or other_styles[name] for name in sorted_names}
+    return {name: BASELINE_STYLES.get(name) or other_styles[name] for name in sorted_names}
 
 
 def area_colours(count: int) -> list[str]:

@@ -20,7 +20,7 @@ from finrl_pod_app.report.columns import (
 from finrl_pod_app.report.mandate_text import added_rows, usage_periods, usage_rows
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import Added, Champion, CostPoint, Costs, Drawdown, LeaderboardRow, MandateUsage
-from finrl_pod_app.report.verdict_text import rule_cells, rule_label
+from finrl_pod_app.report.verdict_text import RULE_LABELS, rule_cells
 
 MAX_LEADERBOARD_ROWS = 32
 SEE_ABOVE = "see the top of the page"  # a refusal is said once
@@ -140,8 +140,8 @@ def gate_table(rules: Sequence[Rule], reasons: Sequence[str] = ()) -> str:
     heads += '<th scope="col" class="text">explanation</th>' * has_explanations
     body = []
     for rule in rules:
-        (label, side) = rule_label(rule.name)
-        (value, limit) = rule_cells(rule)
+        label, side = RULE_LABELS[rule.name]
+        value, limit = rule_cells(rule)
         cells = f"<td>{value}</td><td>{side} {limit}</td>"
         cells += f'<td class="{"good" if rule.passed else "bad"}">{"yes" if rule.passed else "no"}</td>'
         explanation = SEE_ABOVE if rule.sentence in reasons else html.escape(rule.sentence)
@@ -242,6 +242,4 @@ def _shaded_cell(value: float | None, largest: float) -> str:
 
 
 def _value(value: float | None) -> str:
-    if value is None:
-        return MISSING
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return MISSING if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)

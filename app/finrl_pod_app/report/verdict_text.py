@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from finrl_pod_app.report.records import RunReport
 
 # What a rule measures, and the side of its limit on which it passes.
-_RULES = {
+RULE_LABELS = {
     "edge": ("edge: p-value", "≤"),
     "drawdown": ("maximum drawdown", "≤"),
     "break_even": ("break-even cost", "≥"),
@@ -45,11 +45,6 @@ def verdict_lines(report: RunReport) -> list[str]:
     for rule in sorted(verdict.rules, key=lambda rule: rule.passed):
         lines.append(f"- {'pass' if rule.passed else 'FAIL'}: {rule.sentence.rstrip('. ')}")
     return lines
-
-
-def rule_label(name: str) -> tuple[str, str]:
-    """What a rule measures, and "≤" or "≥" before its limit."""
-    return _RULES[name]
 
 
 def rule_cells(rule: Rule) -> tuple[str, str]:
