@@ -47,7 +47,6 @@ from finrl_pod_app.api.markets import (
     SettingValue,
     load_config,
     load_prices,
-    stored_name,
     stored_panel,
     with_settings,
 )
@@ -275,7 +274,7 @@ def _run_config(
     settings: Mapping[str, SettingValue] | None,
     cost_bps: float | None,
 ) -> RunConfig:
-    """The config of a run, whose prices are stored. Warns of extensions that only this process knows."""
+    """The config of a run; its prices are stored. Warns of extensions that only this process knows."""
     config = load_config(config)
     if prices is not None:
         config = for_stored_panel(config, Store(), stored_panel(load_prices(prices)))
@@ -329,7 +328,7 @@ def _audited(
         panel_name = None
         config = override_config(prices.config, data=stored_panel(prices.panel))
     else:
-        panel_name = stored_name(prices)
+        panel_name = prices if isinstance(prices, str | None) else stored_panel(load_prices(prices))
         config = None
     if isinstance(target, str) and config is None:
         return audit_strategy(target, panel_name, on_step=on_step)

@@ -135,8 +135,3 @@ def stored_panel(panel: Panel) -> str:
         panel = dataclasses.replace(panel, name=f"{FRAME}-{panel.sha256[:8]}")
     store.save(panel, {"source": "Python"})
     return panel.name
-
-
-def stored_name(prices: Prices | None) -> str | None:
-    """Name of a stored panel. Other prices are stored first; None for None."""
-    return prices if prices is None or isinstance(prices, str) else stored_panel(load_prices(prices))

@@ -242,10 +242,10 @@ def plain_table(
     columns: Sequence[str] = (),
     *,
     right: Collection[str] = (),
-    wrapped: Collection[str] = (),
+    multiline: Collection[str] = (),
     collapse_padding: bool = False,
 ) -> Table:
-    """A table without borders. right, wrapped: columns that are aligned to the right, and those whose text may wrap."""
+    """A table without borders. right: columns aligned to the right. multiline: columns with text that may wrap."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -259,7 +259,7 @@ def plain_table(
         collapse_padding=collapse_padding,
     )
     for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=name not in wrapped)
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=name not in multiline)
     return table
 
 

@@ -21,7 +21,7 @@ def show_audit(audit: Audit) -> None:
     """Print one line per finding, failures first, and the outcome."""
     from rich.text import Text
 
-    table = plain_table(f"Audit of {audit.subject}", ("", "check", "what"), wrapped=("what",))
+    table = plain_table(f"Audit of {audit.subject}", ("", "check", "what"), multiline=("what",))
     order = ("fail", "warn", "pass")
     for finding in sorted(audit.findings, key=lambda f: order.index(f.status)):
         table.add_row(Text(finding.status, style=MARKS[finding.status]), finding.check, Text(finding.message))
@@ -46,7 +46,7 @@ def show_rules(report: RunReport) -> None:
         return
     print_lines(console, *verdict_paragraph(report))
     columns = ("rule", "value", "limit", "", "what")
-    table = plain_table("Promotion gate", columns, right=("value", "limit"), wrapped=("what",))
+    table = plain_table("Promotion gate", columns, right=("value", "limit"), multiline=("what",))
     for rule in verdict.rules:
         mark = "pass" if rule.passed else "fail"
         table.add_row(display_name(rule.name), *rule_cells(rule), Text(mark, style=MARKS[mark]), Text(rule.sentence))
@@ -101,7 +101,7 @@ def show_walkforward(document: Mapping[str, Any]) -> None:
     seeds = sorted({row["seed"] for row in document["runs"]})
     numbers = ["fold", *(f"seed {seed}" for seed in seeds), "equal weight"]
     columns = [numbers[0], "tested", *numbers[1:]]
-    table = plain_table("Sharpe ratio of each fold and seed, out of sample", columns, right=numbers, wrapped=numbers)
+    table = plain_table("Sharpe ratio of each fold and seed, out of sample", columns, right=numbers, multiline=numbers)
     for fold in document["folds"]:
         sharpe_by_seed = {row["seed"]: row["sharpe"] for row in document["runs"] if row["fold"] == fold["fold"]}
         cells = [number(sharpe_by_seed.get(seed)) for seed in seeds]
@@ -159,7 +159,7 @@ def show_registry(document: Mapping[str, Any]) -> None:
         console.print(f"No champions in {document['registry']} yet.", markup=False, soft_wrap=True)
         return
     columns = ("address", "run", "algorithms", "agents", "data", "promoted", "stored", "traded by")
-    table = plain_table(f"Champions in {document['registry']}", columns, right=("agents",), wrapped=("run",))
+    table = plain_table(f"Champions in {document['registry']}", columns, right=("agents",), multiline=("run",))
     for row in document["champions"]:
         table.add_row(
             row["address"][:SHORT],
@@ -195,7 +195,7 @@ def show_details(document: Mapping[str, Any]) -> None:
         console.print(f"{name.replace('_', ' ')}: {text}", markup=False, soft_wrap=True)
     if "agents" in document:
         agent_columns = ("address", "id", "algorithm", "share", "score", "samples", "ancestors")
-        table = plain_table("Agents, members first", agent_columns, right=agent_columns[3:6], wrapped=agent_columns)
+        table = plain_table("Agents, members first", agent_columns, right=agent_columns[3:6], multiline=agent_columns)
         for row in document["agents"]:
             score = number(row["score"])
             cells = (f"{row['share']:.2f}", score, f"{row['samples']:,}", " < ".join(row["ancestors"]))

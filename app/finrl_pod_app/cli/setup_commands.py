@@ -97,7 +97,7 @@ def algorithms(as_json: Json = False) -> None:
     from finrl_pod_app.cli.console import make_console, plain_table
 
     columns = ("algorithm", "kind", "actions", "description", "source")
-    table = plain_table(columns=columns, wrapped=columns[3:], collapse_padding=True)
+    table = plain_table(columns=columns, multiline=columns[3:], collapse_padding=True)
     for algorithm in ALGORITHMS.values():
         table.add_row(algorithm.name, algorithm.kind, algorithm.actions, algorithm.summary, algorithm.source)
     for extension in EXTENSIONS.values():

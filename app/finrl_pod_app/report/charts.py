@@ -169,28 +169,32 @@ def weights_figure(result: BacktestResult) -> Any:
     Long positions are above zero, short ones below.
     """
     figure = empty_figure()
-    times = dates(result.times)
     bands = _weight_bands(result)
     for (name, values), colour in zip(bands, _band_colours(len(bands) - 1), strict=True):
         for weights, group in ((np.clip(values, 0, None), "long"), (np.clip(values, None, 0), "short")):
             if group == "short" and not weights.any():
                 continue
-            figure.add_scatter(
-                x=times,
-                y=decimated(weights),
-                name=html.escape(name),
-                legendgroup=name,
-                showlegend=group == "long",
-                stackgroup=group,
-                mode="lines",
-                line=AREA_LINE,
-                fillcolor=colour,
-                hovertemplate="%{y:.1%}",
-            )
+            attributes = {"legendgroup": name, "showlegend": group == "long", "hovertemplate": "%{y:.1%}"}
+            _add_area(figure, html.escape(name), result, weights, group, colour, **attributes)
     figure.update_yaxes(title="share of equity", tickformatstops=PERCENT_TICKS)
     if (result.weights >= 0).all() and (result.weights.sum(1) <= 1).all():
         figure.update_yaxes(range=[0, 1])
     return figure
+
+
+def _add_area(
+    figure: Any, name: str, account: Account, values: Floats, stack: str, colour: str, **attributes: Any
+) -> None:
+    figure.add_scatter(
+        x=dates(account.times),
+        y=decimated(values),
+        name=name,
+        stackgroup=stack,
+        mode="lines",
+        line=AREA_LINE,
+        fillcolor=colour,
+        **attributes,
+    )
 
 
 def turnover_figure(result: BacktestResult, colour: str) -> Any:
@@ -231,16 +235,8 @@ def cost_breakdown_figure(result: BacktestResult) -> Any:
     """Cumulative costs by kind, stacked, as a share of initial equity."""
     figure = empty_figure()
     for (name, values), colour in zip(result.cost_parts.items(), area_colours(len(result.cost_parts)), strict=True):
-        figure.add_scatter(
-            x=dates(result.times),
-            y=decimated(values.cumsum() / result.equity[0]),
-            name=name,
-            mode="lines",
-            stackgroup="costs",
-            line=AREA_LINE,
-            fillcolor=colour,
-            hovertemplate="%{y:.3%}",
-        )
+        share = values.cumsum() / result.equity[0]
+        _add_area(figure, name, result, share, "costs", colour, hovertemplate="%{y:.3%}")
     figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
 

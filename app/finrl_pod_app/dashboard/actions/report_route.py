@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import os
 import secrets
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
@@ -48,10 +47,6 @@ def read_page(run: RunFiles) -> bytes:
     return read_bytes(run.path / PAGE, runs.MAX_PAGE_BYTES)
 
 
-def _find_page(root: Path, name: str) -> bytes:
-    return read_page(runs.open_run(root, name))
-
-
 async def serve_report(request: Request) -> Response:
     """Answer GET /report?name=NAME&key=SIGNATURE."""
     from starlette.concurrency import run_in_threadpool
@@ -65,7 +60,8 @@ async def serve_report(request: Request) -> Response:
     if not is_signed(name, key):
         return PlainTextResponse("The address is not valid any more: open the report from the run's page.\n", 403)
     try:
-        page = await run_in_threadpool(_find_page, Settings.from_environment(os.environ).runs, name)
+        root = Settings.from_environment(os.environ).runs
+        page = await run_in_threadpool(lambda: read_page(runs.open_run(root, name)))
     except RunError as error:
         return PlainTextResponse(f"{error}\n", 404)
     return Response(page, media_type="text/html; charset=utf-8", headers=headers)

@@ -15,7 +15,7 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.compare_views import show_comparison
 from finrl_pod_app.dashboard.pages.result_views import show_rules
-from finrl_pod_app.dashboard.pages.widgets import damaged_note, runs_with_champion, show_errors, shown_errors
+from finrl_pod_app.dashboard.pages.widgets import damaged_note, error_messages, runs_with_champion, show_errors
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
@@ -150,7 +150,7 @@ def _decisions(champions: list[runs.RunFiles], strategies: list[str], period: Pe
 
     def add(name: str, compute: Callable[[], DecisionTable]) -> None:
         progress_bar.progress(len(decisions) / count, f"Computing {theme.escape_markdown(display_name(name))}")
-        with shown_errors(prefix=f"{name}: "):
+        with error_messages(prefix=f"{name}: "):
             decisions[name] = compute()
 
     for run in champions:

@@ -14,7 +14,7 @@ from finrl_pod.types import Panel
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import prices as figures
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table, shown_errors
+from finrl_pod_app.dashboard.pages.widgets import error_messages, show_figure, show_table
 from finrl_pod_app.dashboard.queries import prices
 from finrl_pod_app.dashboard.queries.prices import ImportJob, UploadOptions
 from finrl_pod_app.dashboard.settings import Settings
@@ -245,7 +245,7 @@ def _show_import() -> None:
     show_table(closes, headings, "import: preview", alt="The last closes of the file, latest first.", max_rows=6)
     name = st.text_input("Name", max_chars=64, key="import: name", placeholder="my-prices")
     if st.button("Store", type="primary", disabled=not name, key="import: store"):
-        with shown_errors():
+        with error_messages():
             prices.store_upload(panel, name, gaps)
             cached.catalogue.clear()
             st.success(f"Stored as {theme.escape_markdown(name)}.", icon=":material/check_circle:")

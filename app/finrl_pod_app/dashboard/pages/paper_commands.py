@@ -18,7 +18,7 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions.access import default_user_name, password_guard, visitor_address
 from finrl_pod_app.dashboard.figures import paper as figures
 from finrl_pod_app.dashboard.pages.columns import STRATEGY_PARTS
-from finrl_pod_app.dashboard.pages.widgets import PAPER_FIGURES, show_table, shown_errors
+from finrl_pod_app.dashboard.pages.widgets import PAPER_FIGURES, error_messages, show_table
 from finrl_pod_app.dashboard.passwords import Password
 from finrl_pod_app.dashboard.queries.paper_journal import Journal, load
 from finrl_pod_app.dashboard.queries.paper_performance import BacktestDifference
@@ -101,7 +101,7 @@ def _password_form(path: Path, name: str) -> None:
     elif confirmation.strip() != word:
         st.error(f"Type {word} in the second field to confirm.")
     else:
-        with shown_errors("lock"):
+        with error_messages("lock"):
             password_guard().check(text)
             _submit(path, name, user.strip())
 
@@ -116,7 +116,7 @@ def _submit(path: Path, name: str, user: str) -> None:
     from finrl_pod.paper.journal.commands import CommandName, submit_command
     from finrl_pod.paper.journal.store import Store
 
-    with shown_errors():
+    with error_messages():
         with contextlib.closing(Store.open(path)) as store:
             number = submit_command(store, CommandName(name), user=user, address=visitor_address())
         st.session_state[_PENDING_COMMAND] = (path, number)

@@ -26,7 +26,7 @@ from finrl_pod_app.dashboard.pages.result_views import (
     show_verdict,
 )
 from finrl_pod_app.dashboard.pages.run_monitor import show_outcome, show_progress, show_training
-from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, choose_run, page_of, show_errors, shown_errors
+from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, choose_run, error_messages, page_of, show_errors
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report import charts
@@ -198,7 +198,7 @@ def show_tags(run: runs.RunFiles, tags: Sequence[str]) -> None:
             key=f"tags of {run.name}",
         )
         if sorted(choice) != sorted(tags) and st.button("Save tags", type="primary", key=f"save tags of {run.name}"):
-            with shown_errors():
+            with error_messages():
                 save_tags(run, choice)
                 cached.found_runs.clear()
                 st.rerun()
@@ -228,7 +228,7 @@ def _paper_dialog(settings: Settings, run: runs.RunFiles) -> None:
     target = run.path / "paper.toml"
     st.caption(f"Writes {theme.escape_markdown(target)}; an existing file is kept.")
     if st.button("Write the config", type="primary", icon=":material/save:"):
-        with shown_errors():
+        with error_messages():
             write_paper_config(settings, run, text)
             st.success("Written. Start the daemon from a terminal:", icon=":material/check_circle:")
             command = shlex.join(paper_command(target, cached.config(run), is_promoted=is_promoted))

@@ -15,11 +15,11 @@ from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.widgets import (
     RUN_FIGURES,
+    error_messages,
     is_touch,
     show_errors,
     show_figure,
     show_table,
-    shown_errors,
 )
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.queries.training import STAGES, position
@@ -73,7 +73,7 @@ def _stage_text(progress: Progress | None, status: str) -> str:
 
 
 def _draw_controls(run: runs.RunFiles, status: str) -> None:
-    with shown_errors():
+    with error_messages():
         if status == "paused":
             if st.button("Resume", icon=":material/play_arrow:", key=f"resume {run.name}"):
                 jobs.resume(run)
@@ -104,7 +104,7 @@ def show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
         st.code(runs.walkforward_resume_command(walkforward), language="bash", wrap_lines=True)
         return
     if st.button("Resume", type="primary", icon=":material/play_arrow:", key="resume the run"):
-        with shown_errors():
+        with error_messages():
             jobs.resume(run)
             cached.found_runs.clear()
             st.rerun()

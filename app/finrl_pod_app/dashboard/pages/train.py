@@ -15,7 +15,7 @@ from finrl_pod.settings.run import EnvironmentConfig, RunConfig, TournamentConfi
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.widgets import page_of, shown_errors
+from finrl_pod_app.dashboard.pages.widgets import error_messages, page_of
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.dashboard.training_form import BASES, DECIDE_EVERY, build_config, number_field, setting_label
 from finrl_pod_app.report.columns import display_name
@@ -52,7 +52,7 @@ def _show_form(settings: Settings) -> None:
             st.error(theme.escape_markdown(error), icon=":material/error:")
             return
         if st.button("Start training", type="primary", icon=":material/play_arrow:", width="stretch"):
-            with shown_errors():
+            with error_messages():
                 run = jobs.start(config, settings.runs, name)
                 cached.found_runs.clear()
                 st.switch_page(page_of("run"), query_params={"name": run.name})

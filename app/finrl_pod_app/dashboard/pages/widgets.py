@@ -69,7 +69,7 @@ def show_table(
     """Draw the configured columns of a frame, in their order. alt: description for screen readers.
 
     Text that a spreadsheet would execute is escaped, since the table can be saved as CSV. options: further arguments of
-    `st.dataframe`, whose result is returned.
+    `st.dataframe`. Returns its result.
     """
     visible_frame = frame[list(columns)].copy()
     for name in visible_frame.select_dtypes(exclude=["number", "datetime", "datetimetz"]):
@@ -116,7 +116,7 @@ def show_text_table(frame: pd.DataFrame, headings: Mapping[str, str], *, alt: st
 
 
 @contextmanager
-def shown_errors(icon: str = "error", prefix: str = "") -> Iterator[None]:
+def error_messages(icon: str = "error", prefix: str = "") -> Iterator[None]:
     """Draw an error of finrl_pod that ends the block as a message. prefix: text before it."""
     try:
         yield
@@ -129,7 +129,7 @@ def show_errors(draw: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(draw)
     def draw_with_messages(*arguments: Any) -> None:
-        with shown_errors():
+        with error_messages():
             draw(*arguments)
         collect_if_due()  # a refresh runs this part alone
 
@@ -209,7 +209,9 @@ class FigureCache:
     """The figures shown last, at most `max_entries`. All sessions share them: do not modify them."""
 
     def __init__(self, max_entries: int) -> None:
-        self._figure = lru_cache(maxsize=max_entries)(_make_figure)
+        self._figure = lru_cache(maxsize=max_entries)(
+            lambda make, contents, dark, height: finish_figure(make(*contents), dark=dark, height=height)
+        )
 
     def show(
         self,
@@ -227,10 +229,6 @@ class FigureCache:
         `show_figure`. height: None if the figure has one.
         """
         draw_figure(self._figure(make, contents, is_dark(), height), key, alt=alt)
-
-
-def _make_figure(make: Callable[..., Any], contents: tuple[Hashable, ...], dark: bool, height: int | None) -> Any:
-    return finish_figure(make(*contents), dark=dark, height=height)
 
 
 RUN_FIGURES = FigureCache(48)

@@ -99,16 +99,11 @@ def check_address(address: str, hosts: Sequence[str] = ()) -> None:
     for host in hosts:
         if not HOST_NAME.fullmatch(host):
             raise InputError(f"--host must be a name such as dash.example.org, without scheme and port, got {host!r}")
-    if hosts and not Password().is_set:
-        raise InputError(
-            f"--host {hosts[0]} allows access by other machines and needs a password: "
-            "set one with finrl-pod dashboard set-password"
-        )
-    if not local and not Password().is_set:
-        raise InputError(
-            f"--address {address} can be reached from other machines and needs a password: "
-            "set one with finrl-pod dashboard set-password"
-        )
+    if (hosts or not local) and not Password().is_set:
+        reason = f"--address {address} can be reached from other machines"
+        if hosts:
+            reason = f"--host {hosts[0]} allows access by other machines"
+        raise InputError(f"{reason} and needs a password: set one with finrl-pod dashboard set-password")
 
 
 def check_port(address: str, port: int) -> None:
