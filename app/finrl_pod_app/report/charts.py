@@ -288,10 +288,7 @@ def cost_curve_figure(rows: Sequence[CostPoint], run_cost: float, colour: str) -
 
 
 def logits_figure(logits: Histogram) -> Any:
-    """Histogram of the PBO logits. Left of zero the in-sample best ranks below the out-of-sample median.
-
-    Logits of at most zero are orange: they count as overfitting.
-    """
+    """Histogram of the PBO logits. Those of at most zero are orange: they count as overfitting."""
     edges = np.asarray(logits.edges, dtype=np.float64)
     centres = (edges[1:] + edges[:-1]) / 2
     colours = ["#d55e00" if centre <= 0 else "#148acd" for centre in centres]
@@ -339,10 +336,7 @@ def growth(equity: Floats) -> Floats:
 
 
 def set_log_axis(figure: Any, multiples: Mapping[str, Floats], **subplot: int) -> None:
-    """Set a log axis with round ticks that covers all curves; a band is cut off where it is wider.
-
-    subplot: its row and col.
-    """
+    """Set a log axis with round ticks that covers all curves; wider bands are cut off. subplot: its row and col."""
     ends = [math.log(end(values)) for values in multiples.values() for end in (np.nanmin, np.nanmax)]
     margin = max(MARGIN * (max(ends) - min(ends)), MIN_MARGIN)
     low, high = min(ends) - margin, max(ends) + margin

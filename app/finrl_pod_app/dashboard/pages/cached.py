@@ -1,4 +1,4 @@
-"""Caches of the pages, keyed by contents or modification times and bounded in size.
+"""Caches of the pages, keyed by contents or modification times and bounded in size. Do not modify their objects.
 
 Runs and files use lru_cache: computing the key of a Streamlit cache takes longer than reading many of them.
 """
@@ -51,10 +51,7 @@ def generation(file: Path, modified: int) -> training.Generation:  # noqa: ARG00
 
 @lru_cache(maxsize=MAX_REPORTS)
 def agents(run: runs.RunFiles, files: training.GenerationFiles) -> pd.DataFrame:
-    """The agents of a run.
-
-    files: result of `training.generation_files`. The cached frame is shared; do not modify it.
-    """
+    """The agents of a run. files: result of `training.generation_files`."""
     return training.agents_table(run, [generation(*file) for file in files])
 
 
@@ -168,10 +165,7 @@ def gpus() -> pd.DataFrame:
 
 
 def _use_one_thread() -> None:
-    """Limit torch to one thread: strategies compute on small tensors, where threads cost more than they save.
-
-    Trainings are separate processes and not affected.
-    """
+    """Limit torch to one thread: strategies compute on small tensors, where threads cost more than they save."""
     import torch
 
     torch.set_num_threads(1)

@@ -6,8 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from finrl_pod.settings.run import RunConfig, describe_setting
-from finrl_pod.tournament.progress import Progress
+from finrl_pod.settings.run import describe_setting
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.figures import training as figures
@@ -45,12 +44,15 @@ def _draw_progress(run: runs.RunFiles) -> None:
     progress = runs.progress_of(run)
     with st.container(border=True):
         left, right = st.columns([3, 2], vertical_alignment="center")
-        left.markdown(f"**{theme.escape_markdown(run.name)}** · {_stage_text(progress, status)}")
+        stage = "paused" if status == "paused" else progress.stage if progress else "starting"
+        left.markdown(f"**{theme.escape_markdown(run.name)}** · {theme.escape_markdown(stage)}")
         with right.container(horizontal=True, horizontal_alignment="right"):
             _draw_controls(run, status)
         current = position(progress)
         st.progress(current.share)
-        st.caption(_stage_line(current.stage))
+        labels = [stage.label for stage in STAGES]
+        finished_stages = [f"✓ {label}" for label in labels[: current.stage]]
+        st.caption(" · ".join([*finished_stages, f"**{labels[current.stage]}**", *labels[current.stage + 1 :]]))
         cells = st.columns(4)
         samples = progress.samples if progress and progress.total_samples else None
         cells[0].metric("Samples", theme.count(samples), border=False)
@@ -59,17 +61,6 @@ def _draw_progress(run: runs.RunFiles) -> None:
         best = theme.ratio(progress.best if progress else None)
         cells[2].metric("Best validation Sharpe", best, help=definition("validation_score"))
         cells[3].metric("Time left", theme.duration(progress.seconds_left if progress else None))
-
-
-def _stage_line(current: int) -> str:
-    """All stages in order, with the current one marked."""
-    labels = [stage.label for stage in STAGES]
-    finished_stages = [f"✓ {label}" for label in labels[:current]]
-    return " · ".join([*finished_stages, f"**{labels[current]}**", *labels[current + 1 :]])
-
-
-def _stage_text(progress: Progress | None, status: str) -> str:
-    return "paused" if status == "paused" else theme.escape_markdown(progress.stage if progress else "starting")
 
 
 def _draw_controls(run: runs.RunFiles, status: str) -> None:
@@ -207,12 +198,9 @@ def _learning_curve_figure(files: training.GenerationFiles, metric: str) -> Any:
 
 
 def _scores_figure(run: runs.RunFiles, files: training.GenerationFiles, base_score: float | None) -> Any:
-    return figures.scores(cached.agents(run, files), base_name(cached.config(run)), base_score)
-
-
-def base_name(config: RunConfig) -> str:
-    """Display name of the base portfolio of a mandate; equal weights without one."""
-    return display_name("equal_weight" if config.mandate.base == "none" else config.mandate.base)
+    base = cached.config(run).mandate.base
+    name = display_name("equal_weight" if base == "none" else base)
+    return figures.scores(cached.agents(run, files), name, base_score)
 
 
 def _label(name: str) -> str:

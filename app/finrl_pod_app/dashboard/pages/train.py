@@ -26,13 +26,8 @@ MANDATE_NUMBERS = ("tilt", "trade_speed", "max_weight", "max_turnover", "volatil
 
 
 def render(settings: Settings) -> None:
-    """Draw the page."""
+    """Draw the page: the form, the resulting TOML, and the start button."""
     st.title("Train")
-    _show_form(settings)
-
-
-def _show_form(settings: Settings) -> None:
-    """Draw the form, the resulting TOML, and the start button."""
     form, preview = st.columns([3, 2], gap="large")
     with form:
         name = st.text_input("Run name", "run", max_chars=40, help="The time is appended.")

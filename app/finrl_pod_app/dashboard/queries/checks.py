@@ -15,13 +15,11 @@ if TYPE_CHECKING:
     from finrl_pod_app.evaluation.audit import Audit
     from finrl_pod_app.setup.doctor import Finding as DoctorFinding
 
-_AUDIT_ORDER = {"fail": 0, "warn": 1, "pass": 2}
 AUDIT_LABELS = {
     "fail": "✗\N{NO-BREAK SPACE}failed",
     "warn": "⚠\N{NO-BREAK SPACE}warning",
     "pass": "✓\N{NO-BREAK SPACE}passed",
 }
-_DOCTOR_ORDER = {"broken": 0, "missing": 1, "ok": 2}
 DOCTOR_LABELS = {
     "broken": "✗\N{NO-BREAK SPACE}broken",
     "missing": "⚠\N{NO-BREAK SPACE}missing",
@@ -36,27 +34,22 @@ def audit_table(audit: Audit) -> pd.DataFrame:
     Columns: status (a label), check, explanation (the message with part and first bar, unless it names them), part, bar
     (first bar affected, or empty), message, value.
     """
-    rows = [
-        {
-            **vars(finding),
-            "status": AUDIT_LABELS[finding.status],
-            "bar": finding.bar or "",
-            "explanation": _explanation(finding),
-        }
-        for finding in sorted(audit.findings, key=lambda finding: _AUDIT_ORDER[finding.status])
-    ]
+    rows = []
+    for finding in sorted(audit.findings, key=lambda finding: list(AUDIT_LABELS).index(finding.status)):
+        texts = {"bar": finding.bar or "", "explanation": _explanation(finding)}
+        rows.append({**vars(finding), "status": AUDIT_LABELS[finding.status], **texts})
     return pd.DataFrame(rows, columns=["status", "check", "explanation", "part", "bar", "message", "value"])
 
 
 def audit_counts(audit: Audit) -> dict[str, int]:
     """Number of findings by status: fail, warn, pass."""
     counts = Counter(str(finding.status) for finding in audit.findings)
-    return {status: counts[status] for status in _AUDIT_ORDER}
+    return {status: counts[status] for status in AUDIT_LABELS}
 
 
 def doctor_table(findings: Sequence[DoctorFinding]) -> pd.DataFrame:
     """One row per finding, broken ones first: status (a label), group, name, value, fix."""
-    sorted_findings = sorted(findings, key=lambda finding: _DOCTOR_ORDER[finding.status])
+    sorted_findings = sorted(findings, key=lambda finding: list(DOCTOR_LABELS).index(finding.status))
     rows = [{**vars(finding), "status": DOCTOR_LABELS[finding.status]} for finding in sorted_findings]
     return pd.DataFrame(rows, columns=["status", "group", "name", "value", "fix"])
 

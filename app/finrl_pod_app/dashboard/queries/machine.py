@@ -40,12 +40,9 @@ def machine_load() -> Load:
 
 
 def disk_usage(folders: dict[str, Path]) -> pd.DataFrame:
-    """One row per folder: what, path, free and total in GiB, used as a share.
-
-    A folder that does not exist yet is measured at its nearest existing parent.
-    """
+    """One row per folder: what, path, free and total in GiB, used as a share."""
     rows = []
-    for contents, folder in folders.items():
+    for contents, folder in folders.items():  # one that does not exist yet is measured at its nearest existing parent
         existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
         usage = shutil.disk_usage(existing)
         rows.append((contents, str(folder), usage.free / GIB, usage.total / GIB, 1 - usage.free / usage.total))
@@ -57,14 +54,11 @@ def gpu_table() -> pd.DataFrame:
 
     Empty without a GPU or without an nvidia-smi that answers.
     """
-    program = shutil.which("nvidia-smi")
-    text = ""
-    if program is not None:
-        command = [program, f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"]
-        try:
-            text = subprocess.run(command, capture_output=True, text=True, timeout=_GPU_TIMEOUT, check=True).stdout
-        except (OSError, subprocess.SubprocessError):
-            text = ""
+    command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"]
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, timeout=_GPU_TIMEOUT, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        text = ""
     return parse_gpu_rows(list(csv.reader(io.StringIO(text), skipinitialspace=True)))
 
 

@@ -1,4 +1,4 @@
-"""Positions, open intents, orders and fills of the paper account."""
+"""Positions, open intents, orders and fills of the paper account. Cached frames are shared; do not modify them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def positions(journal: Journal) -> pd.DataFrame:
 
     Columns: symbol, shares, cost, average (cost per share), price (at the last decision), value, weight and target
     (shares of equity), distance (weight less target), gain (unrealised), gain_share (gain over cost), realised (gains
-    at average cost, plus dividends, less fees). The cached frame is shared; do not modify it.
+    at average cost, plus dividends, less fees).
     """
     accounts_by_symbol: dict[str, list[float]] = {}  # shares, cost, realised
     for event in _booked_events(journal):
@@ -91,10 +91,7 @@ def open_intents(journal: Journal) -> pd.DataFrame:
 
 @lru_cache(maxsize=CACHED_JOURNALS)
 def orders(journal: Journal) -> pd.DataFrame:
-    """All orders, newest first, with their average fill price.
-
-    The cached frame is shared; do not modify it.
-    """
+    """All orders, newest first, with their average fill price."""
     frame = journal.orders.iloc[::-1].reset_index(drop=True)
     frame["average"] = (frame.value / frame.filled).where(frame.filled > 0)
     return frame
@@ -102,10 +99,7 @@ def orders(journal: Journal) -> pd.DataFrame:
 
 @lru_cache(maxsize=CACHED_JOURNALS)
 def fills(journal: Journal) -> pd.DataFrame:
-    """All fills, newest first, with slippage in basis points against the price at the decision.
-
-    The cached frame is shared; do not modify it.
-    """
+    """All fills, newest first, with slippage in basis points against the price at the decision."""
     frame = journal.fills.iloc[::-1].reset_index(drop=True)
     sign = frame.side.map({"buy": 1.0, "sell": -1.0}).astype(float)
     frame["value"] = frame.quantity * frame.price

@@ -1,5 +1,5 @@
 """Performance of the paper account against expectations: shortfall against the modelled cost, and difference
-against the replayed backtest."""
+against the replayed backtest. Cached frames are shared; do not modify them."""
 
 from __future__ import annotations
 
@@ -77,10 +77,7 @@ def slippage_summary(costs: Slippage) -> str:
 
 @lru_cache(maxsize=CACHED_JOURNALS)
 def slippage_by_session(journal: Journal) -> pd.DataFrame:
-    """One row per decision: bar, value (traded, at its prices), cost (dollars), fees, fills, bp, cumulative_bp.
-
-    The cached frame is shared; do not modify it.
-    """
+    """One row per decision: bar, value (traded, at its prices), cost (dollars), fees, fills, bp, cumulative_bp."""
     frame = _decision_fills(journal)
     rows = frame.groupby("bar", sort=True)[["value", "cost", "fee", "count"]].sum().reset_index()
     rows = rows.rename(columns={"fee": "fees", "count": "fills"})
@@ -91,10 +88,7 @@ def slippage_by_session(journal: Journal) -> pd.DataFrame:
 
 @lru_cache(maxsize=CACHED_JOURNALS)
 def slippage_by_symbol(journal: Journal) -> pd.DataFrame:
-    """One row per symbol, the highest cost first: symbol, fills, value, cost, bp.
-
-    The cached frame is shared; do not modify it.
-    """
+    """One row per symbol, the highest cost first: symbol, fills, value, cost, bp."""
     frame = _decision_fills(journal)
     rows = frame.groupby("symbol")[["count", "value", "cost"]].sum().reset_index().rename(columns={"count": "fills"})
     rows["bp"] = rows.cost / rows.value * BASIS_POINTS

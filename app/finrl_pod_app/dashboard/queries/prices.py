@@ -128,7 +128,8 @@ def correlations(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
 
     NaN for pairs with fewer than 3 shared returns or a constant price.
     """
-    return np.log(closes(panel, symbols)).diff().corr(min_periods=3)
+    returns = closes(panel, symbols).apply(np.log).diff()
+    return returns.corr(min_periods=3)
 
 
 def growth(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:

@@ -116,10 +116,7 @@ def _samples_per_iteration(generation: Generation, pod: int) -> int:
 
 
 def agents_table(run: RunFiles, generations: Sequence[Generation]) -> pd.DataFrame:
-    """One row per agent, by generation and slot: id, parent, generation, slot, samples, score, hyperparameters.
-
-    score is on validation, NaN if there is none.
-    """
+    """One row per agent, by generation and slot: `AGENT_COLUMNS` (score on validation, or NaN), hyperparameters."""
     rows = [row for generation in generations for row in generation.agents]
     if run.has(STATE):
         state = read_object(run.path / STATE)
@@ -222,18 +219,14 @@ class Position:
 
 
 def position(progress: Progress | None) -> Position:
-    """The position of a run from its last progress; the first stage without any.
-
-    Before the first sample of a training its kernels are compiled.
-    """
-    text = progress.stage.lower() if progress else ""
-    samples = progress.samples if progress else 0
-    total = progress.total_samples if progress else 0
+    """The position of a run from its last progress; the first stage without any."""
+    if progress is None or not progress.stage:
+        return Position(0, 0.0)
+    text = progress.stage.lower()
     stage = next((i for i, stage in enumerate(STAGES) if any(word in text for word in stage.words)), _TRAINING)
-    if not text:
-        stage = 0
-    if stage == _TRAINING and not samples:
-        stage = _COMPILING
+    if stage == _TRAINING and not progress.samples:
+        stage = _COMPILING  # before the first sample of a training its kernels are compiled
     start = STAGES[stage - 1].end if stage else 0.0
-    trained_share = min(samples / total, 1.0) if stage == _TRAINING and total else 0.0
+    total = progress.total_samples
+    trained_share = min(progress.samples / total, 1.0) if stage == _TRAINING and total else 0.0
     return Position(stage, start + trained_share * (STAGES[stage].end - start))
