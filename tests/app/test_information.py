@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from finrl_pod_app.cli.main import run
@@ -19,12 +20,12 @@ from finrl_pod.promotion.trial_registry import Look, Trial, TrialRegistry
 from finrl_pod.promotion.verdict import Rule, Verdict
 
 
-@pytest.mark.parametrize("shell", Shell)
-def test_script_asks_the_command_itself(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["completion", shell.value]) == 0
+@pytest.mark.parametrize("shell", get_args(Shell))
+def test_script_asks_the_command_itself(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
     script = capsys.readouterr().out
-    assert f"{COMPLETE}=complete_{shell.value}" in script
-    if shell is Shell.bash:
+    assert f"{COMPLETE}=complete_{shell}" in script
+    if shell == "bash":
         assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
 
 

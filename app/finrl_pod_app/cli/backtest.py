@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -31,13 +30,7 @@ Setting = Annotated[
 ]
 
 
-class Split(StrEnum):
-    """Bars to test on."""
-
-    train = "train"
-    validation = "validation"
-    test = "test"
-    all = "all"
+Split = Literal["train", "validation", "test", "all"]
 
 
 OnSplit = Annotated[
@@ -49,11 +42,7 @@ OnSplit = Annotated[
 ]
 
 
-class Execution(StrEnum):
-    """How target weights are executed."""
-
-    weights = "weights"
-    paper = "paper"
+Execution = Literal["weights", "paper"]
 
 
 def backtest(
@@ -73,7 +62,7 @@ def backtest(
     setting: Setting = None,
     execution: Annotated[
         Execution, typer.Option(help="paper: trade with the orders of the paper-trading daemon.")
-    ] = Execution.weights,
+    ] = "weights",
     paper: Annotated[
         Path | None, typer.Option(metavar="CONFIG.toml", help="With --execution paper: config of a daemon.")
     ] = None,
@@ -112,30 +101,31 @@ def backtest(
         check_strategy_name(target)
     check_exists(paper, "config")
     check_panel(data)
-    options: dict[str, Any] = {"settings": setting} if setting else {}
-    if execution is Execution.paper:
-        options["execution"] = execution.value
+    daemon = None
     if paper is not None:
         from finrl_pod.paper.settings import load
 
-        options["paper"] = load(paper)
-    if orders is not None:
-        options["orders"] = _orders(orders)
-    if capacity or adv is not None:
-        options |= {"capacity": capacity, "adv": adv, "on_account": console.show_account}
+        daemon = load(paper)
+    order_rules = None if orders is None else _orders(orders)
     from finrl_pod_app.evaluation import backtests
 
     report = backtests.run_backtest(
         target,
         data=data,
-        split=None if split is None else split.value,
+        split=split,
         start=start,
         end=end,
         cost_bps=cost_bps,
         cash=cash,
         out=out,
         benchmark=benchmark,
-        **options,
+        settings=setting or (),
+        execution=execution,
+        paper=daemon,
+        orders=order_rules,
+        capacity=capacity,
+        adv=adv,
+        on_account=console.show_account,
     )
     if as_json:
         print_json(report.to_dict())
@@ -187,7 +177,7 @@ def sweep(
             periods=periods,
             seeds=numbers,
             data=data,
-            split=None if split is None else split.value,
+            split=split,
             cash=cash,
             settings=setting or (),
             out=out,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -106,11 +105,7 @@ def fetch(
     _show_saved(store_prices(dataclasses.replace(panel, name=name), query, replace=replace), as_json)
 
 
-class Payment(StrEnum):
-    """How dividends reach the holder."""
-
-    cash = "cash"
-    reinvested = "reinvested"
+Payment = Literal["cash", "reinvested"]
 
 
 @app.command("import", epilog="Example: finrl-pod data import prices.csv --name mine")
@@ -156,7 +151,7 @@ def import_file(
     ] = None,
     dividends: Annotated[
         Payment, typer.Option(help="Pay the dividends of --actions in cash, or adjust the prices before them.")
-    ] = Payment.cash,
+    ] = "cash",
     memory: Annotated[float, typer.Option(min=0.1, help="Memory that reading the file may take, in GB.")] = 1.5,
     replace: Replace = False,
     as_json: Json = False,
@@ -184,7 +179,7 @@ def import_file(
             adjusted=adjusted,
             members=members,
             actions=actions,
-            dividends=dividends.value,
+            dividends=dividends,
             bar=bar,
             allow_gaps=allow_gaps,
             **{key: value for key, value in file_options.items() if value is not None},
@@ -207,7 +202,7 @@ def _command(context: typer.Context, options: Mapping[str, str]) -> str:
         value = options.get(str(parameter.name), context.params.get(str(parameter.name)))
         if value is None or (value == parameter.default and parameter.name not in options):
             continue
-        values = str(value.value if isinstance(value, StrEnum) else value)
+        values = str(value)
         if parameter.param_type_name == "argument":
             words.append(values)
         elif isinstance(value, bool):
@@ -240,7 +235,7 @@ def delete(name: Stored, as_json: Json = False) -> None:
     store = Store()
     manifest = None if store.is_built_in(name) else existing(store, name)
     store.delete(name)
-    document: dict[str, object] = {"deleted": name, "sha256": None, "runs": []}
+    document = {"deleted": name, "sha256": None, "runs": []}
     text = f"deleted {name}"
     if manifest is not None:
         document |= {"sha256": manifest.sha256, "runs": runs_on(manifest.sha256)}

@@ -10,7 +10,6 @@ import typer
 
 from finrl_pod_app.cli.options import (
     ConfigFile,
-    Device,
     Json,
     OnDevice,
     Out,
@@ -131,7 +130,7 @@ def walkforward(
     folds: Annotated[int, typer.Option(min=1, help="Number of test periods, each with its own training.")] = 6,
     seeds: Annotated[int, typer.Option(min=1, help="Runs per fold, starting from the config's seed.")] = 3,
     resume: Resume = False,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
     as_json: Json = False,
 ) -> None:
     """Retrain on each fold and test on the bars that follow; apply the gate to the combined equity curve."""
@@ -148,7 +147,7 @@ def walkforward(
     folder = run_folder(out, config, resume=resume)
     with console.progress_display(quiet=as_json) as progress:
         document = run_walkforward(
-            settings, folder, folds=folds, seeds=seeds, resume=resume, device=device.value, progress=progress
+            settings, folder, folds=folds, seeds=seeds, resume=resume, device=device, progress=progress
         )
     if as_json:
         print_json(document)

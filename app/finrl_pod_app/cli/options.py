@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -17,12 +16,7 @@ NAMED_PANELS = 5  # in a note
 _T = TypeVar("_T")
 
 
-class Device(StrEnum):
-    """Device to train on."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
+Device = Literal["auto", "cpu", "cuda"]
 
 
 def setting_option(path: str) -> Any:

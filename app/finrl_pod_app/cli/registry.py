@@ -9,7 +9,6 @@ import typer
 
 from finrl_pod_app.cli.options import (
     ConfigFile,
-    Device,
     Json,
     OnDevice,
     Out,
@@ -151,7 +150,7 @@ def retrain(
     registry: Address = "",
     stored: Annotated[bool, typer.Option("--stored", help="Train on the stored prices, without newer ones.")] = False,
     resume: Resume = False,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
     as_json: Json = False,
 ) -> None:
     """Fetch newer prices, train, and hand the champion over to the paper daemon if the gate promotes it.
@@ -174,7 +173,7 @@ def retrain(
             _open(registry),
             use_stored=stored,
             resume=resume,
-            device=device.value,
+            device=device,
             progress=progress,
         )
     if document["handed_over"]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -45,12 +44,7 @@ def init(
         typer.echo(f"note: {note}", err=True)
 
 
-class Shell(StrEnum):
-    """Shells whose completion is supported."""
-
-    bash = "bash"
-    zsh = "zsh"
-    fish = "fish"
+Shell = Literal["bash", "zsh", "fish"]
 
 
 def completion(
@@ -63,7 +57,7 @@ def completion(
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
-    typer.echo(get_completion_script(prog_name="finrl-pod", complete_var=COMPLETE, shell=shell.value))
+    typer.echo(get_completion_script(prog_name="finrl-pod", complete_var=COMPLETE, shell=shell))
 
 
 def glossary(

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from finrl_pod.user_files import unpinned
 from finrl_pod_app.cli.options import Json, check_run_folder, print_json, print_result
 
-
-class ExportFormat(StrEnum):
-    """File of an exported agent."""
-
-    torch = "torch"
-    onnx = "onnx"
-    both = "both"
+ExportFormat = Literal["torch", "onnx", "both"]
 
 
 EnvironmentRun = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a finished run of train --env.")]
@@ -94,15 +87,14 @@ def export(
     out: Annotated[Path | None, typer.Option(help="Folder to write into; default: RUN_DIR/export.")] = None,
     format: Annotated[
         ExportFormat, typer.Option(help="torch: agent.pt2, for torch.export.load; onnx: agent.onnx.")
-    ] = ExportFormat.torch,
+    ] = "torch",
     as_json: Json = False,
 ) -> None:
     """Write trained agents for programs without finrl_pod: networks with their normalisation, and a description."""
     check_run_folder(run_dir)
     from finrl_pod_app.training.agent_export import Format, export_run
 
-    all_formats: tuple[Format, ...] = ("torch", "onnx")
-    formats = tuple(name for name in all_formats if format.value in (name, "both"))
+    formats: tuple[Format, ...] = ("torch", "onnx") if format == "both" else (format,)
     files = export_run(run_dir, out or run_dir / "export", formats)
     names = [str(path) for path in files]
     print_result({"files": names}, f"wrote {', '.join(names)}", as_json=as_json)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -32,12 +32,7 @@ if TYPE_CHECKING:
     from finrl_pod_app.training.engines import EngineOptions
 
 
-class Engine(StrEnum):
-    """Where the pods of a tournament train."""
-
-    local = "local"
-    processes = "processes"
-    ray = "ray"
+Engine = Literal["local", "processes", "ray"]
 
 
 class LoggerKind(StrEnum):
@@ -62,11 +57,7 @@ NoTest = Annotated[
 ]
 
 
-class PipelineMode(StrEnum):
-    """Collect and learn alternately (sync), or concurrently (async)."""
-
-    sync = "sync"
-    asynchronous = "async"
+PipelineMode = Literal["sync", "async"]
 
 
 def demo(
@@ -91,10 +82,10 @@ def tournament(
     out: Out = None,
     seed: Seed = None,
     resume: Resume = False,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
     engine: Annotated[
         Engine, typer.Option(help="Where pods train: this process, processes of this machine, a Ray cluster.")
-    ] = Engine.local,
+    ] = "local",
     shards: Annotated[
         int | None, typer.Option(min=1, help="Processes or actors that train side by side; default: one a device.")
     ] = None,
@@ -130,7 +121,7 @@ def tournament(
         check_panel(settings.data.name)
     from finrl_pod_app.training.engines import EngineOptions
 
-    options = EngineOptions(engine.value, shards, address, shard_cpus, shard_gpus, timeout=shard_timeout, replay=replay)
+    options = EngineOptions(engine, shards, address, shard_cpus, shard_gpus, timeout=shard_timeout, replay=replay)
     if dry_run:
         _show_plan(settings, device, options, as_json=as_json, test=not no_test)
         return
@@ -211,7 +202,7 @@ def train(
     resume: Resume = False,
     device: Annotated[
         Device, typer.Option(help="Training device; auto uses CUDA if available, and the CPU with --env.")
-    ] = Device.auto,
+    ] = "auto",
     as_json: Json = False,
 ) -> None:
     """Train one agent on a market (CONFIG.toml) or agents on another environment (--env).
@@ -284,8 +275,8 @@ def train(
         seed=seed or 0,
         threads=1 if threads is None else threads,
         worker_timeout=60.0 if worker_timeout is None else worker_timeout,
-        pipeline="sync" if pipeline is None else pipeline.value,
-        device="cuda" if device is Device.cuda else "cpu",
+        pipeline=pipeline or "sync",
+        device="cuda" if device == "cuda" else "cpu",
     )
     folder = run_folder(out, Path(env.replace(":", "-").replace("/", "-").replace(".py", "")), resume=resume)
     episodes = EPISODES if evaluate is None else evaluate
@@ -334,7 +325,7 @@ def _run_tournament(
     out: Path,
     *,
     resume: bool = False,
-    device: Device = Device.auto,
+    device: Device = "auto",
     as_json: bool = False,
     engine: EngineOptions | None = None,
     test: bool = True,
@@ -357,7 +348,7 @@ def _run_tournament(
             config,
             out,
             resume=resume,
-            device=device.value,
+            device=device,
             progress=progress,
             engine=engine or LOCAL,
             test=test,
@@ -381,7 +372,7 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
     from finrl_pod_app.setup.kernels import SECONDS, uncompiled_kernels
     from finrl_pod_app.training.tournaments import plan_tournament
 
-    tournament_plan = plan_tournament(config, device=device.value, engine=engine)
+    tournament_plan = plan_tournament(config, device=device, engine=engine)
     plan = tournament_plan.estimate
     if as_json:
         estimate = {name: getattr(plan, name) for name in ("memory_bytes", "mapped_bytes", "samples", "seconds")}

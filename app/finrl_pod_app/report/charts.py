@@ -288,7 +288,7 @@ def cost_curve_figure(rows: Sequence[CostPoint], run_cost: float, colour: str) -
 
 
 def logits_figure(logits: Histogram) -> Any:
-    """Histogram of the PBO logits. Those of at most zero are orange: they count as overfitting."""
+    """Histogram of the PBO logits. Bars at or below zero are orange: they count as overfitting."""
     edges = np.asarray(logits.edges, dtype=np.float64)
     centres = (edges[1:] + edges[:-1]) / 2
     colours = ["#d55e00" if centre <= 0 else "#148acd" for centre in centres]
