@@ -235,11 +235,12 @@ def delete(name: Stored, as_json: Json = False) -> None:
     store = Store()
     manifest = None if store.is_built_in(name) else existing(store, name)
     store.delete(name)
-    document = {"deleted": name, "sha256": None, "runs": []}
     text = f"deleted {name}"
+    sha256 = None
     if manifest is not None:
-        document |= {"sha256": manifest.sha256, "runs": runs_on(manifest.sha256)}
-        text += f": {manifest.bars:,} bars, {manifest.start} to {manifest.end}\n{consequences(manifest.sha256)}"
+        sha256 = manifest.sha256
+        text += f": {manifest.bars:,} bars, {manifest.start} to {manifest.end}\n{consequences(sha256)}"
+    document = {"deleted": name, "sha256": sha256, "runs": runs_on(sha256) if sha256 else []}
     print_result(document, text, as_json=as_json)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 import streamlit as st
@@ -32,21 +33,21 @@ def render(settings: Settings) -> None:
         _show_welcome(settings)
         _show_paper_account(settings)
         return
-    summaries = [cached.summary(run) for run in all_runs]
-    statuses = [
-        "damaged" if summary.error else runs.status_of(run) for run, summary in zip(all_runs, summaries, strict=True)
-    ]
-    _show_started_demo(all_runs, statuses)
-    active = [run for run, status in zip(all_runs, statuses, strict=True) if status in ("running", "paused")]
-    if active:
+    summary_by_run = {run: cached.summary(run) for run in all_runs}
+    summaries = list(summary_by_run.values())
+    status_by_run = {
+        run: "damaged" if summary.error else runs.status_of(run) for run, summary in summary_by_run.items()
+    }
+    _show_started_demo(status_by_run)
+    if active := [run for run, status in status_by_run.items() if status in ("running", "paused")]:
         st.header("Training", anchor=False)
         for run in active:
             show_progress(run)
-    _show_newest(all_runs, summaries)
+    _show_newest(summary_by_run)
     st.header("Runs", anchor=False)
-    _show_runs(summaries, statuses)
+    _show_runs(summaries, list(status_by_run.values()))
     _show_damaged(summaries)
-    _show_failures([run for run, status in zip(all_runs, statuses, strict=True) if status == "failed"])
+    _show_failures([run for run, status in status_by_run.items() if status == "failed"])
     _show_paper_account(settings)
 
 
@@ -63,37 +64,29 @@ def _show_welcome(settings: Settings) -> None:
 
 
 def _demo_button(settings: Settings, label: str, name: str, help_text: str) -> None:
-    if st.button(
-        label,
-        type="primary" if name == "quick" else "secondary",
-        help=help_text,
-        key=f"demo {name}",
-        icon=":material/rocket_launch:",
-    ):
+    kind: Literal["primary", "secondary"] = "primary" if name == "quick" else "secondary"
+    if st.button(label, type=kind, help=help_text, key=f"demo {name}", icon=":material/rocket_launch:"):
         st.session_state["overview: demo"] = jobs.start(preset(name), settings.runs, "demo").name
         cached.found_runs.clear()
         st.rerun()
 
 
-def _show_started_demo(all_runs: Sequence[runs.RunFiles], statuses: Sequence[str]) -> None:
+def _show_started_demo(status_by_run: Mapping[runs.RunFiles, str]) -> None:
     """Open the page of the demo that this visitor started, once it has finished."""
     demo_name = st.session_state.get("overview: demo")
-    for run, status in zip(all_runs, statuses, strict=True):
+    for run, status in status_by_run.items():
         if run.name == demo_name and status == "finished":
             del st.session_state["overview: demo"]
             st.switch_page(page_of("run"), query_params={"name": run.name})
 
 
-def _show_newest(all_runs: Sequence[runs.RunFiles], summaries: Sequence[runs.RunSummary]) -> None:
+def _show_newest(summary_by_run: Mapping[runs.RunFiles, runs.RunSummary]) -> None:
     """Draw verdict and key figures of the newest run with a verdict, and the link to its page."""
-    runs_with_verdict = [
-        (run, summary)
-        for run, summary in zip(all_runs, summaries, strict=True)
-        if summary.promoted is not None and run.has(runs.REPORT) and not summary.error
-    ]
-    if not runs_with_verdict:
+    for run, newest in summary_by_run.items():
+        if newest.promoted is not None and run.has(runs.REPORT) and not newest.error:
+            break
+    else:
         return
-    run, newest = runs_with_verdict[0]
     verdict = cached.verdict(run)
     with st.container(border=True):
         st.markdown(f"**Newest result: {_run_link(newest.name)}**")

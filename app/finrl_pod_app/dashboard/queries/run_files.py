@@ -67,7 +67,7 @@ def open_run(root: Path, name: str) -> RunFiles:
     names = name.split("/")
     if name and "\0" not in name and all(name_part not in ("", ".", "..") for name_part in names):
         folders = [root.joinpath(*names[: count + 1]) for count in range(len(names))]
-        if all(_is_folder(folder) for folder in folders) and _is_run(folders[-1]):
+        if all(stat.S_ISDIR(_mode(folder)) for folder in folders) and _is_run(folders[-1]):
             return _run_files(folders[-1], root)
     raise RunError(f"no run {name!r} in {root}: choose one from the list")
 
@@ -117,10 +117,6 @@ def _is_gymnasium_config(file: Path, modified: int) -> bool:  # noqa: ARG001 - c
     except RunError:
         return False  # its summary reports the error
     return "env" in values and "config" not in values
-
-
-def _is_folder(path: Path) -> bool:
-    return stat.S_ISDIR(_mode(path))
 
 
 def _mode(path: Path) -> int:

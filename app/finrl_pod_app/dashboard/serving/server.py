@@ -44,17 +44,14 @@ def serve(settings: Settings, address: str, port: int) -> None:
         if not journal.is_file():
             raise InputError(f"--journal {journal} is not a file; omit it to search for journals")
     check_port(address, port)
-    sys.stderr.write(f"dashboard: http://{_url_host(address)}:{port} (Ctrl-C to stop; running trainings continue)\n")
+    host = f"[{address}]" if ":" in address else address
+    sys.stderr.write(f"dashboard: http://{host}:{port} (Ctrl-C to stop; running trainings continue)\n")
     sys.stderr.flush()
     # The new process must find the same modules as this one.
     path = os.pathsep.join(entry for entry in sys.path if entry)
     environment = {**os.environ, **settings.to_environment(), "PYTHONPATH": path}
-    os.execve(sys.executable, [sys.executable, "-m", *server_command(address, port)], environment)
-
-
-def server_command(address: str, port: int) -> list[str]:
-    """Arguments of `python -m` that run the server on an address; the other settings are in the environment."""
-    return ["finrl_pod_app.dashboard.serving.server", address, str(port)]
+    command = [sys.executable, "-m", "finrl_pod_app.dashboard.serving.server", address, str(port)]
+    os.execve(sys.executable, command, environment)
 
 
 def streamlit_options(address: str, port: int, hosts: Sequence[str] = ()) -> Mapping[str, theme.ThemeOption]:
@@ -163,10 +160,6 @@ def _own_hosts(address: str) -> list[str]:
     interfaces = (entry for entries in psutil.net_if_addrs().values() for entry in entries)
     numbers = [entry.address for entry in interfaces if entry.family in (socket.AF_INET, socket.AF_INET6)]
     return [*(number.partition("%")[0] for number in numbers), socket.gethostname()]
-
-
-def _url_host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
 
 
 if __name__ == "__main__":
