@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -69,8 +70,7 @@ def _number(label: str, form: str, **options: Any) -> ColumnConfig:
     return column.NumberColumn(label, format=form, **options)
 
 
-def _time(label: str) -> ColumnConfig:
-    return column.DatetimeColumn(label, format="YYYY-MM-DD HH:mm:ss z", timezone=ZONE)
+_time = partial(column.DatetimeColumn, format="YYYY-MM-DD HH:mm:ss z", timezone=ZONE)
 
 
 RUN_COLUMNS: Columns = {

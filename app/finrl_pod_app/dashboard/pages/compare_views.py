@@ -118,8 +118,7 @@ def _show_lines(view: str, curves: Mapping[str, Curve], styles: Mapping[str, Sty
     if view == "Drawdown":
         figure = charts.drawdown_figure(curves, styles)
         show_figure(figure, f"drawdown, {period}", alt="Drawdown of each strategy.", height=460)
-        name = st.selectbox("Deepest drawdowns of", list(curves), format_func=display_name, key="compare: drawdowns of")
-        _show_drawdowns(name, curves[name])
+        _show_drawdowns(curves)
         return
     if view == "Rolling Sharpe":
         figure = charts.rolling_sharpe_figure(curves, styles)
@@ -141,9 +140,10 @@ def _period(curves: Mapping[str, Curve]) -> str:
     return f"{min(days)} to {max(days)}"
 
 
-def _show_drawdowns(name: str, curve: Curve) -> None:
+def _show_drawdowns(curves: Mapping[str, Curve]) -> None:
+    name = st.selectbox("Deepest drawdowns of", list(curves), format_func=display_name, key="compare: drawdowns of")
     column = st.column_config
-    table = pd.DataFrame([dataclasses.asdict(row) for row in drawdowns(curve.times, curve.equity)])
+    table = pd.DataFrame(map(dataclasses.asdict, drawdowns(curves[name].times, curves[name].equity)))
     if table.empty:
         st.caption("No drawdown.")
         return

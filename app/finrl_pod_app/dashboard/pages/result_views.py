@@ -81,12 +81,12 @@ def _logits_figure(run: runs.RunFiles) -> Any:
     return logits_figure(overfitting.logits) if overfitting and overfitting.logits else None
 
 
-def show_mandate(run: runs.RunFiles, *, expanded: bool = False) -> None:
+def show_mandate(run: runs.RunFiles) -> None:
     """Draw a section with the comparison with the base and the tables of the mandate, if the run has them."""
     report = cached.report(run)
     if not report.mandate:
         return
-    with st.expander("Mandate", expanded=expanded):
+    with st.expander("Mandate", expanded=True):
         if report.added:
             _show_added(report.added)
             st.caption(theme.escape_markdown(METHODS))
@@ -125,8 +125,14 @@ def _show_usage(usage: Mapping[str, MandateUsage]) -> None:
 BAR_HEIGHT = 26  # pixels
 
 
-def show_benchmark(report: RunReport) -> None:
-    """Draw the statistics of each strategy against the benchmark of a report."""
+def show_profit(run: runs.RunFiles, report: RunReport) -> None:
+    """Draw the parts of a report on the profit."""
+    _show_benchmark(report)
+    _show_attribution(run, report)
+    _show_capacity(run, report)
+
+
+def _show_benchmark(report: RunReport) -> None:
     base = report.test.benchmark
     strategies = report.test.strategies
     rows = [{"strategy": display_name(name), **strategies[name]} for name in champion_first(strategies) if name != base]
@@ -138,8 +144,7 @@ def show_benchmark(report: RunReport) -> None:
     st.caption(theme.escape_markdown(f"Against {label}, on the test period."))
 
 
-def show_attribution(run: runs.RunFiles, report: RunReport) -> None:
-    """Draw the profit of a report by asset and by year."""
+def _show_attribution(run: runs.RunFiles, report: RunReport) -> None:
     if report.attribution is None:
         return
     alt = "Profit of the champion by asset, before costs."
@@ -153,8 +158,7 @@ def show_attribution(run: runs.RunFiles, report: RunReport) -> None:
     st.caption("Profit before costs: the change in value of a holding with its dividends, less what was paid for it.")
 
 
-def show_capacity(run: runs.RunFiles, report: RunReport) -> None:
-    """Draw the active growth by account size, or how to measure it."""
+def _show_capacity(run: runs.RunFiles, report: RunReport) -> None:
     if report.capacity is None:
         st.caption("How much money the strategy can manage, with market impact, takes a minute to measure:")
         command = f"finrl-pod backtest {shlex.quote(str(run.path))} --capacity --out reports/capacity"

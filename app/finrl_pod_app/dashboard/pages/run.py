@@ -18,13 +18,7 @@ from finrl_pod_app.dashboard.actions.run_changes import (
     write_paper_config,
 )
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.result_views import (
-    show_attribution,
-    show_benchmark,
-    show_capacity,
-    show_mandate,
-    show_verdict,
-)
+from finrl_pod_app.dashboard.pages.result_views import show_mandate, show_profit, show_verdict
 from finrl_pod_app.dashboard.pages.run_monitor import show_outcome, show_progress, show_training
 from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, choose_run, error_messages, page_of, show_errors
 from finrl_pod_app.dashboard.queries import runs
@@ -34,7 +28,6 @@ from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.records import RunReport
 
-VIEWS = ("Performance", "Allocation", "Profit", "Mandate", "Training", "Config")
 CARD_WIDTH = 130  # pixels; seven fit beside the menu, two on a phone
 PAGE_HEIGHT = 900  # pixels of the embedded report
 _REFRESH = 3.0  # seconds between refreshes of the figures of a running training
@@ -110,21 +103,16 @@ def _show_key_figures(run: runs.RunFiles, report: RunReport) -> None:
 
 def _show_views(settings: Settings, run: runs.RunFiles, report: RunReport) -> None:
     """Draw the choice of a view and the chosen one."""
-    view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key=f"run: view of {run.name}")
-    if view == "Performance":
-        _show_performance(run, report)
-    elif view == "Allocation":
-        _show_allocation(run)
-    elif view == "Profit":
-        show_benchmark(report)
-        show_attribution(run, report)
-        show_capacity(run, report)
-    elif view == "Mandate":
-        show_mandate(run, expanded=True)
-    elif view == "Training":
-        show_training(settings, run.name)
-    else:
-        _show_config(run)
+    views = {
+        "Performance": partial(_show_performance, run, report),
+        "Allocation": partial(_show_allocation, run),
+        "Profit": partial(show_profit, run, report),
+        "Mandate": partial(show_mandate, run),
+        "Training": partial(show_training, settings, run.name),
+        "Config": partial(_show_config, run),
+    }
+    names = list(views)
+    views[st.segmented_control("View", names, default=names[0], required=True, key=f"run: view of {run.name}")]()
 
 
 def _show_performance(run: runs.RunFiles, report: RunReport) -> None:
