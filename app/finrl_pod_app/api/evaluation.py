@@ -83,8 +83,8 @@ def backtest(
 
     strategy: an agent or the path of a saved one, the name of a baseline, file.py:Class, an object with
     `target_weights(window, positions)`, a model of another library with `predict(observation, deterministic=True)` that
-    was trained on `market.gym()`, or the result or folder of a tournament: its champion is tested on the run's own
-    prices and rules. prices: a market of `make_market`, or prices as in `load_prices`; by default the market that an
+    was trained on `market.gym()`, or the result or folder of a tournament: its champion is tested on the prices
+    and rules of the run. prices: a market of `make_market`, or prices as in `load_prices`; by default the market that an
     agent was trained on, the prices of a run, and the built-in sample for others.
 
     split: "train", "validation", "test" or "all"; start, end: dates that replace its own. cost_bps: cost of a trade in
@@ -232,7 +232,7 @@ def run_tournament(
     """Train a population, pick its champion on validation and test it once; the run is written into `out`.
 
     config: a RunConfig, a TOML file, or a preset: "quick" (too short to learn much), "laptop", "gpu" or "minutes".
-    prices: prices instead of the config's, stored under their name; splits and features then fit them. test:
+    prices: used instead of the prices of the config, stored under their name; splits and features then fit them. test:
     with False the test period stays unseen, and the result has the metrics of the champion on validation and no
     verdict; resume=True tests it later. settings, cost_bps: passed to `make_market`. progress: show stages, rate and
     time left; by default on a terminal and in a notebook.

@@ -23,7 +23,7 @@ MAX_DAILY_TICKS = 8  # sessions that get a tick each
 
 
 def equity(difference: BacktestDifference, capital: float) -> Any:
-    """Equity at each close of account, benchmark and replayed backtest, the account's drawdown, and below it the
+    """Equity of account, benchmark and replayed backtest at each close, above the drawdown of the account and its
     difference to the replay in basis points."""
     from plotly.subplots import make_subplots
 
@@ -157,8 +157,8 @@ def slippage(sessions: pd.DataFrame, total: Slippage) -> Any:
     figure.add_scatter(x=sessions.bar, y=mean, name="cumulative, value-weighted", mode="lines", line=line)
     if total.modelled is not None:
         line = {"color": REPLAY, "dash": "dash", "width": 2}
-        modelled = [total.modelled] * len(sessions)
-        figure.add_scatter(x=sessions.bar, y=modelled, name="modelled", mode="lines", line=line)
+        costs = [total.modelled] * len(sessions)
+        figure.add_scatter(x=sessions.bar, y=costs, name="modelled", mode="lines", line=line)
     figure.update_traces(hovertemplate="%{y:.1f} bp")
     figure.update_yaxes(title_text="shortfall, bp")
     figure.update_xaxes(**_session_axis(len(sessions)))

@@ -41,7 +41,7 @@ def render(settings: Settings) -> None:
 
         target = st.selectbox("Strategy", STRATEGIES, format_func=display_name)
     label = theme.escape_markdown(target if isinstance(target, str) else target.name)
-    # Results are cached until the run's files change.
+    # Results are cached until the files of the run change.
     audit_targets = st.session_state.setdefault("audit: requested", set())
     if st.button("Run audit", type="primary", icon=":material/fact_check:", help="Takes up to a minute."):
         audit_targets.add(target)

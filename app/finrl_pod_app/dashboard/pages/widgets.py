@@ -53,7 +53,7 @@ def draw_figure(figure: Any, key: str, *, alt: str) -> None:
         "modeBarButtonsToRemove": ["lasso2d", "select2d"],
         "toImageButtonOptions": {"filename": key, "scale": 2},
     }
-    # Streamlit's theme would replace the template.
+    # The theme of Streamlit would replace the template.
     st.plotly_chart(figure, key=key, theme=None, config=toolbar, alt=alt)
 
 
@@ -78,7 +78,7 @@ def show_table(
         ]
     columns = dict(columns)
     for name, column in columns.items():
-        # Streamlit's own format has up to two decimals, a different number in each row.
+        # The format of Streamlit has up to two decimals, a different number in each row.
         if isinstance(column, dict) and (settings := column.get("type_config")) and settings.get("format") == "percent":
             visible_frame[name] = 100 * visible_frame[name].astype(float)
             columns[name] = {**column, "type_config": {**settings, "format": "%.1f%%"}}  # type: ignore[assignment]

@@ -69,7 +69,7 @@ def missing_bars(panel: Panel) -> pd.DataFrame:
 
 
 def missing_by_day(panel: Panel) -> pd.DataFrame:
-    """One row per day with bars: day, expected bars (of tickers between their first and last), missing, share, which.
+    """One row per day with bars: day, expected bars (of tickers between their first and last), missing, share, `which`.
 
     which: the first tickers that lack a bar, as text.
     """
