@@ -83,8 +83,8 @@ def backtest(
 
     strategy: an agent or the path of a saved one, the name of a baseline, file.py:Class, an object with
     `target_weights(window, positions)`, a model of another library with `predict(observation, deterministic=True)` that
-    was trained on `market.gym()`, or the result or folder of a tournament: its champion is tested on the prices
-    and rules of the run. prices: a market of `make_market`, or prices as in `load_prices`; by default the market that an
+    was trained on `market.gym()`, or the result or folder of a tournament: its champion is tested on the prices and
+    rules of the run. prices: a market of `make_market`, or prices as in `load_prices`; by default the market that an
     agent was trained on, the prices of a run, and the built-in sample for others.
 
     split: "train", "validation", "test" or "all"; start, end: dates that replace its own. cost_bps: cost of a trade in
