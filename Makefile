@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help setup demo cluster-demo paper-demo dashboard screenshots check browser test-fast test check-deploy \
-  legacy test-legacy simulators test-simulators soak soak-short docs release fuzz load clean
+  legacy test-legacy simulators test-simulators soak soak-short docs release fuzz clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -53,9 +53,6 @@ demo: setup ## train a tournament on the sample prices and backtest its champion
 
 cluster-demo: setup ## a tournament on two Ray nodes on this machine, one of which is killed in the middle, some minutes
 	@$(BIN)/python -m finrl_pod_app.cli.cluster_demo $(ARGS)
-
-load: setup ## 20 sessions on the dashboard at once, some minutes
-	$(BIN)/python -m benchmarks dashboard-load --runs runs $(ARGS)
 
 paper-demo: setup ## trade a simulated month with the daemon against a fake broker, some minutes
 	$(BIN)/finrl-pod paper demo $(ARGS)

@@ -57,9 +57,6 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "h-term": Benchmark("studies.h_term:h_term_rows", "PPO with and without the H-term"),
     "sb3": Benchmark("studies.sb3_study:sb3_rows", "algorithms against Stable-Baselines3", threads=1),
     "cluster": Benchmark("cluster.engine:cluster_rows", "leaderboard, snapshots, Ray, recovery and schedulers"),
-    "dashboard": Benchmark("dashboard.pages:page_rows", "speed and memory of the dashboard with 200 runs"),
-    "dashboard-load": Benchmark("dashboard.load:load_rows", "many sessions on the dashboard at once"),
-    "dashboard-overview": Benchmark("dashboard.load:overview_rows", "the overview page with hundreds of runs"),
 }
 
 

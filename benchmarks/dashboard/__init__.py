@@ -1,1 +1,0 @@
-"""Speed, memory and load of the dashboard."""
