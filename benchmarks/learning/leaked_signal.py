@@ -24,7 +24,7 @@ from finrl_pod.data.built_in_panels import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, leaked_return, to_device, with_extra_feature
 from finrl_pod.evaluate.backtest import backtest, simulate
-from finrl_pod.evaluate.intervals import growth_interval
+from finrl_pod.evaluate.significance import mean_interval
 from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.training.learner import Learner
@@ -182,14 +182,14 @@ def placebo_row(name: str, recipe: Recipe, seeds: int, device: torch.device, *, 
         seconds.append(round(agent.seconds, 1))
         log_progress(f"{name} seed {seed}: {excess.mean() / BASIS_POINT:.2f} bp/day over equal weight")
     mean = np.mean(excess_returns, 0)
-    low, high = growth_interval(mean, CONFIDENCE_LEVEL)
+    interval = mean_interval(mean, CONFIDENCE_LEVEL)
     config = {
         **_config(recipe, seconds, market, train_last),
         "excess_bp_a_day": [float(excess.mean()) / BASIS_POINT for excess in excess_returns],
         "leak": f"shifted by {PLACEBO_SHIFT} bar" if kind == "shifted" else "ranks of each bar, shuffled over assets",
-        "interval": f"{CONFIDENCE_LEVEL:.0%} stationary block bootstrap over the bars",
+        "interval": f"{CONFIDENCE_LEVEL:.0%} of the mean over the bars, robust to autocorrelation",
     }
-    value, low, high = (x / BASIS_POINT for x in (float(mean.mean()), low, high))
+    value, low, high = (x / BASIS_POINT for x in interval)
     return Row(name, value, low, high, "bp a day over equal weight", config)
 
 

@@ -14,15 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.intervals import (
-    DRAWS,
-    MIN_BARS,
-    Interval,
-    block_length,
-    bootstrap_statistics,
-    check_draws,
-    check_level,
-)
+from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS, Interval, block_length, bootstrap_statistics
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON, is_constant
 from finrl_pod.evaluate.significance import REGRESSION, alpha_series, mean_interval
 from finrl_pod.prices import Floats
@@ -66,8 +58,6 @@ def active_statistics(
     outside (0, 1).
     """
     account, reference = _excess_pair(returns, base, risk_free)
-    check_level(level)
-    check_draws(draws)
     active = account - reference
     samples = bootstrap_statistics(
         lambda bars: _statistics(account[bars], reference[bars], periods_per_year),
@@ -89,7 +79,6 @@ def active_return(
     Raises InputError as `active_statistics`.
     """
     account, reference = _excess_pair(returns, base, None)
-    check_level(level)
     return annual_mean(account - reference, level, periods_per_year)
 
 

@@ -51,13 +51,7 @@ BENCHMARK_METRICS = (
         RATIO,
         "correlation of the excess returns with the excess returns of the benchmark",
     ),
-    Metric(
-        "tracking_error",
-        "TE",
-        "Tracking error",
-        PERCENT,
-        "annualised standard deviation of active returns",
-    ),
+    Metric("tracking_error", "TE", "Tracking error", PERCENT, "annualised standard deviation of active returns"),
     Metric(
         "information_ratio",
         "IR",
@@ -102,10 +96,7 @@ COMPARISON_METRICS = (*BENCHMARK_METRICS, ACTIVE_SHARE, EFFECTIVE_NUMBER)
 
 
 def benchmark_metrics(
-    equity: ArrayLike,
-    benchmark: ArrayLike,
-    periods_per_year: float = BARS_PER_YEAR,
-    risk_free: ArrayLike | None = None,
+    equity: ArrayLike, benchmark: ArrayLike, periods_per_year: float = BARS_PER_YEAR, risk_free: ArrayLike | None = None
 ) -> dict[str, float]:
     """Values of `BENCHMARK_METRICS` by name, of equity [T] against the equity [T] of a benchmark.
 

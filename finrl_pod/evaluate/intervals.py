@@ -1,9 +1,7 @@
-"""Confidence intervals: bootstrap intervals of growth, Sharpe ratio, return and drawdown, and of a proportion.
+"""Confidence intervals: bootstrap intervals of Sharpe ratio, return and drawdown, and of a proportion.
 
-Returns of successive bars are not independent, so they are resampled in blocks by the stationary bootstrap (Politis and
-Romano 1994), with the mean block length chosen from the data (Politis and White 2004, corrected 2009; from `arch`).
-Blocks also keep runs of bad days together, as a drawdown depends on them. Overlapping returns depend on each other over
-a known number of bars; their means have an interval from the low frequencies of the series instead.
+Returns are resampled in blocks by the stationary bootstrap (Politis and Romano 1994), with the mean block length chosen
+from the data (Politis and White 2004, corrected 2009; from `arch`): blocks keep runs of bad days together.
 """
 
 from __future__ import annotations
@@ -40,20 +38,6 @@ class AccountIntervals(NamedTuple):
     max_drawdown: Interval
 
 
-def growth_interval(
-    log_returns: ArrayLike, level: float = 0.90, *, seed: int = 0, draws: int = DRAWS
-) -> tuple[float, float]:
-    """Two-sided percentile interval (low, high) of the mean log growth per bar.
-
-    log_returns: [T] of one series, or the difference of the log returns of two. level: coverage; 0.90 leaves 5% on each
-    side. Raises InputError for fewer than `MIN_BARS` bars, values that are not finite, and a level outside (0, 1).
-    """
-    check_level(level)
-    means = bootstrap_means(log_returns, seed=seed, draws=draws)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
 def overlapping_mean_interval(series: ArrayLike, overlap: int, level: float = 0.90) -> tuple[float, float]:
     """Two-sided interval (low, high) of the mean of a series [T] of which each value spans the `overlap` bars after it.
 
@@ -62,14 +46,11 @@ def overlapping_mean_interval(series: ArrayLike, overlap: int, level: float = 0.
     Returns over h bars that overlap have no spectrum to measure near 1/h cycles a bar, so B is at most T / 2h: half of
     that frequency. A bootstrap whose blocks are shorter than the overlap gives intervals that are too narrow.
 
-    overlap: bars, at least 1. Raises InputError as `growth_interval`, and for an overlap below 1.
+    overlap: bars. Raises InputError for fewer than `MIN_BARS` values and values that are not finite.
     """
     from scipy.stats import t as student
 
-    check_level(level)
     values = _checked_series(series)
-    if overlap < 1:
-        raise InputError(f"the overlap must be at least 1 bar, got {overlap}")
     bars = len(values)
     terms = max(1, min(int(0.4 * bars ** (2 / 3)), bars // (2 * overlap)))
     cycles = np.arange(1, terms + 1)[:, None] * (np.arange(bars) + 0.5) / bars  # [B, T]
@@ -91,17 +72,15 @@ def account_intervals(
 
     All three come from the same resampled histories. risk_free: [T], return of cash; the Sharpe ratio is in excess of
     it. The drawdown of a resampled history is biased towards the middle: its interval shows what other orders of the
-    same days would have done. Raises InputError for fewer than `MIN_BARS` returns, NaN, constant returns, a return of
-    -100% or less, and a level outside (0, 1).
+    same days would have done. Raises InputError for fewer than `MIN_BARS` returns, NaN, constant returns, and a return
+    of -100% or less.
     """
     values = check_returns(returns, MIN_BARS, "a bootstrap interval")
-    check_level(level)
     if values.min() <= -1:
         raise InputError(f"an account that was ruined has no interval: one return is {values.min():.0%}")
     cash = np.zeros_like(values) if risk_free is None else np.asarray(risk_free, dtype=np.float64)
     if cash.shape != values.shape:
         raise InputError(f"{len(values)} returns need as many returns of cash, got {cash.shape}")
-    check_draws(draws)
     samples = bootstrap_statistics(
         lambda bars: _account_statistics(values[bars], cash[bars], periods_per_year),
         *(len(values), block_length(values), draws, np.random.default_rng(seed)),
@@ -112,15 +91,9 @@ def account_intervals(
 
 
 def binomial_interval(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Clopper-Pearson interval of a proportion: k successes in n trials.
-
-    Raises InputError unless 0 <= k <= n and n > 0, and for a level outside (0, 1).
-    """
+    """Clopper-Pearson interval of a proportion: k successes in n trials."""
     from scipy.stats import binomtest
 
-    check_level(level)
-    if n <= 0 or not 0 <= k <= n:
-        raise InputError(f"an interval of a proportion needs 0 <= successes <= trials and trials > 0, got {k} of {n}")
     interval = binomtest(k, n).proportion_ci(confidence_level=level, method="exact")
     return float(interval.low), float(interval.high)
 
@@ -169,31 +142,6 @@ def resample_bars(bars: int, block: float, draws: int, rng: np.random.Generator)
         block_start = np.maximum.accumulate(np.where(begins, bar_numbers, 0))  # of the block of each bar
         row[:] = (row[block_start] + bar_numbers - block_start) % bars
     return index
-
-
-def bootstrap_means(series: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> Floats:
-    """Means [draws] of resampled histories of a series [T].
-
-    Raises InputError for fewer than `MIN_BARS` bars and values that are not finite.
-    """
-    from arch.bootstrap import StationaryBootstrap
-
-    values = _checked_series(series)
-    check_draws(draws)
-    bootstrap = StationaryBootstrap(block_length(values), values, seed=np.random.default_rng(seed))
-    return np.asarray(bootstrap.apply(np.mean, draws), dtype=np.float64)[:, 0]
-
-
-def check_level(level: float) -> None:
-    """Raises InputError for a confidence level outside (0, 1)."""
-    if not 0 < level < 1:
-        raise InputError(f"the level of an interval must lie between 0 and 1, got {level}")
-
-
-def check_draws(draws: int) -> None:
-    """Raises InputError for fewer than one bootstrap sample."""
-    if draws < 1:
-        raise InputError(f"a bootstrap needs at least one draw, got {draws}")
 
 
 def _checked_series(series: ArrayLike) -> Floats:

@@ -174,22 +174,9 @@ def annual_turnover(traded_fractions: ArrayLike, periods_per_year: float = BARS_
 
 METRICS = (
     Metric(
-        "cumulative_return",
-        "return",
-        "Total return",
-        PERCENT,
-        "growth over the whole period, after costs",
-        "higher",
+        "cumulative_return", "return", "Total return", PERCENT, "growth over the whole period, after costs", "higher"
     ),
-    Metric(
-        "annual_return",
-        "CAGR",
-        "Annual return (CAGR)",
-        PERCENT,
-        "compound annual growth rate",
-        "higher",
-        level=1,
-    ),
+    Metric("annual_return", "CAGR", "Annual return (CAGR)", PERCENT, "compound annual growth rate", "higher", level=1),
     Metric(
         "annual_volatility",
         "volatility",
@@ -200,30 +187,12 @@ METRICS = (
         level=2,
     ),
     Metric(
-        "sharpe",
-        "Sharpe",
-        "Sharpe ratio",
-        RATIO,
-        "annualised mean excess return over volatility",
-        "higher",
-        level=1,
+        "sharpe", "Sharpe", "Sharpe ratio", RATIO, "annualised mean excess return over volatility", "higher", level=1
     ),
     Metric(
-        "sortino",
-        "Sortino",
-        "Sortino ratio",
-        RATIO,
-        "annualised mean excess return over downside deviation",
-        "higher",
+        "sortino", "Sortino", "Sortino ratio", RATIO, "annualised mean excess return over downside deviation", "higher"
     ),
-    Metric(
-        "calmar",
-        "Calmar",
-        "Calmar ratio",
-        RATIO,
-        "annual return over maximum drawdown",
-        "higher",
-    ),
+    Metric("calmar", "Calmar", "Calmar ratio", RATIO, "annual return over maximum drawdown", "higher"),
     Metric(
         "max_drawdown",
         "drawdown",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.intervals import DRAWS, Interval, check_draws, check_level
+from finrl_pod.evaluate.intervals import DRAWS, Interval
 from finrl_pod.types import Floats
 
 
@@ -29,7 +29,7 @@ def interquartile_mean_interval(
 ) -> Interval:
     """Interquartile mean of scores [runs, tasks] with its interval.
 
-    Raises InputError for fewer than two runs, NaN, and a level outside (0, 1).
+    Raises InputError for fewer than two runs, and NaN.
     """
     return _interval(interquartile_mean, (_checked_scores(scores),), level, seed, draws)
 
@@ -89,8 +89,6 @@ def _interval(
     runs: int | None = None,
 ) -> Interval:
     """A statistic of scores [R, K] of each side. runs: number that must suffice; of the first side if None."""
-    check_level(level)
-    check_draws(draws)
     runs = len(sides[0]) if runs is None else runs
     if runs < 2:
         raise InputError(f"an interval over seeds needs at least two runs, got {runs}")

@@ -1,9 +1,7 @@
-"""Tests of significance: probabilistic and deflated Sharpe ratio, excess growth, and tests against data snooping.
+"""Tests of significance: probabilistic and deflated Sharpe ratio, mean return and alpha.
 
-Sharpe ratios in this module belong to one period (a day, a month) and are never annualised. Kurtosis is the fourth
-standardised moment (3 for a normal variable), not the excess. The variance of a Sharpe ratio is taken at the ratio
-itself, as in the original papers (Mertens 2002; Bailey and Lopez de Prado 2012), not at the ratio of the null
-hypothesis, as in some later ones.
+Sharpe ratios belong to one period and are never annualised; kurtosis is 3 for a normal variable. The variance of a
+Sharpe ratio is taken at the ratio itself (Mertens 2002; Bailey and Lopez de Prado 2012).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS, Interval, block_length, bootstrap_means, check_draws
+from finrl_pod.evaluate.intervals import Interval
 from finrl_pod.evaluate.metrics import RISK_EPSILON, check_returns
 from finrl_pod.prices import Floats
 
@@ -53,8 +51,6 @@ def moments(returns: ArrayLike) -> Moments:
 
 def sharpe_standard_error(sample: Moments) -> float:
     """Standard error of a Sharpe ratio: sqrt((1 - g3 SR + (g4 - 1)/4 SR^2) / (T - 1)) (Mertens 2002)."""
-    if sample.observations < 2:
-        raise InputError(f"a standard error needs at least 2 observations, got {sample.observations}")
     return math.sqrt(_variance_factor(sample) / (sample.observations - 1))
 
 
@@ -70,11 +66,8 @@ def probabilistic_sharpe(sample: Moments, benchmark: float = 0.0) -> float:
 def expected_maximum(trials: float) -> float:
     """Expected maximum of `trials` independent standard normal variables; 0 for a single one.
 
-    (1 - g) Z(1 - 1/N) + g Z(1 - 1/(N e)), g the Euler-Mascheroni constant (Bailey and Lopez de Prado 2014). Raises
-    InputError for less than one trial.
+    (1 - g) Z(1 - 1/N) + g Z(1 - 1/(N e)), g the Euler-Mascheroni constant (Bailey and Lopez de Prado 2014).
     """
-    if not trials >= 1:
-        raise InputError(f"the number of trials must be at least 1, got {trials}")
     if trials == 1:
         return 0.0
     upper = _NORMAL.inv_cdf(1 - 1 / trials)
@@ -85,10 +78,8 @@ def expected_maximum(trials: float) -> float:
 def deflated_sharpe(sample: Moments, variance: float, trials: float) -> float:
     """DSR: the PSR against the ratio expected from the best of `trials` trials without skill.
 
-    variance: variance of the one-period Sharpe ratios of the trials. Raises InputError if it is negative or not finite.
+    variance: variance of the one-period Sharpe ratios of the trials.
     """
-    if not 0 <= variance < math.inf:
-        raise InputError(f"the variance of the trials' Sharpe ratios must be at least 0 and finite, got {variance}")
     return probabilistic_sharpe(sample, math.sqrt(variance) * expected_maximum(trials))
 
 
@@ -96,10 +87,8 @@ def minimum_track_record(sample: Moments, benchmark: float = 0.0, confidence: fl
     """MinTRL: observations after which PSR(benchmark) reaches `confidence` if the moments stay the same.
 
     1 + (1 - g3 SR + (g4 - 1)/4 SR^2) (Z(confidence) / (SR - benchmark))^2; infinite for a ratio that does not exceed
-    the benchmark (Bailey and Lopez de Prado 2012). Raises InputError for a confidence outside (0, 1).
+    the benchmark (Bailey and Lopez de Prado 2012).
     """
-    if not 0 < confidence < 1:
-        raise InputError(f"a confidence must lie between 0 and 1, got {confidence}")
     if sample.sharpe <= benchmark:
         return math.inf
     return 1 + _variance_factor(sample) * (_NORMAL.inv_cdf(confidence) / (sample.sharpe - benchmark)) ** 2
@@ -114,113 +103,6 @@ def _variance_factor(sample: Moments) -> float:
             "normal variable, not the excess kurtosis"
         )
     return value
-
-
-# ---------------------------------------------------------------------- mean excess return
-
-
-def excess_p_value(excess: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> float:
-    """One-sided bootstrap p-value in (0, 1] of the null hypothesis that the mean excess return is not positive.
-
-    excess: [T], difference of the log returns of two series. The resampled means are centred on the observed one. They
-    are then a sample of the error of the mean under the null hypothesis; p = (1 + #{error >= observed}) /
-    (1 + draws) (Davison and Hinkley 1997, 4.2.1). Raises InputError as `bootstrap_means`.
-    """
-    means = bootstrap_means(excess, seed=seed, draws=draws)
-    sample_mean = float(np.asarray(excess, dtype=np.float64).mean())
-    errors = means - sample_mean
-    return (1 + int((errors >= sample_mean).sum())) / (1 + draws)
-
-
-def reality_check(benchmark: ArrayLike, models: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> float:
-    """p-value of White's (2000) Reality Check: no model has a larger mean return than the benchmark.
-
-    benchmark: [T] returns. models: [T] or [T, M] returns over the same bars. Not studentised; from `arch`, blocks by
-    Politis and White (2004) on the mean excess return. Raises InputError for fewer than `MIN_BARS` bars, lengths that
-    differ, NaN, and a model that differs from the benchmark by a constant.
-    """
-    return _snooping_p_value(benchmark, models, seed, draws, studentize=False, kind="upper")
-
-
-def superior_predictive_ability(benchmark: ArrayLike, models: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> float:
-    """p-value of Hansen's (2005) SPA test: no model has a larger mean return than the benchmark.
-
-    Studentised, with consistent centring, so that bad and noisy models cost no power. Arguments and errors of
-    `reality_check`. The excess returns are divided by their standard errors before the test: `arch` up to 8.0 accepts
-    `studentize`, computes the variances and uses them for the centring, but never divides by them.
-    """
-    return _snooping_p_value(benchmark, models, seed, draws, studentize=True, kind="consistent")
-
-
-def _snooping_p_value(
-    benchmark: ArrayLike, models: ArrayLike, seed: int, draws: int, *, studentize: bool, kind: str
-) -> float:
-    from arch.bootstrap import SPA
-
-    check_draws(draws)
-    base, model_returns = _checked_models(benchmark, models)
-    excess = model_returns - base[:, None]
-    block = max(1, round(block_length((excess / excess.std(0)).mean(1))))
-    if studentize:
-        excess = excess / long_run_deviation(excess, block)
-
-    class LinearTimeSPA(SPA):  # type: ignore[misc]  # arch is untyped here
-        """Computes the same variances by a Fourier transform; `arch` 8.0 takes a time quadratic in the bars."""
-
-        def _compute_variance(self) -> None:
-            self._loss_diff_var = long_run_deviation(self._loss_diff, self.block_size) ** 2
-
-    test = LinearTimeSPA(
-        np.zeros(len(excess)),
-        -excess,  # SPA compares losses
-        block_size=block,
-        reps=draws,
-        studentize=False,
-        seed=np.random.default_rng(seed),
-    )
-    test.compute()
-    # The sample itself counts as one of its resamples (Davison and Hinkley 1997, 4.2.1): no p-value is zero.
-    return (1 + draws * float(test.pvalues[kind])) / (1 + draws)
-
-
-def long_run_deviation(values: Floats, block: float) -> Floats:
-    """Standard deviation [M] of sqrt(T) times the mean of series [T, M], with autocorrelation.
-
-    The variance that the stationary bootstrap with blocks of mean length `block` gives (Politis and Romano 1994;
-    Hansen 2005, appendix): autocovariances weighted by (1 - i/T)(1 - p)^i + (i/T)(1 - p)^(T - i), p = 1 / block.
-    """
-    bars = len(values)
-    deviations = values - values.mean(0)
-    spectrum = np.fft.rfft(deviations, 2 * bars, axis=0)
-    covariance = np.fft.irfft(np.abs(spectrum) ** 2, axis=0)[:bars] / bars  # [T, M] by lag
-    lag = np.arange(1, bars)
-    p = 1 / block
-    weight = (1 - lag / bars) * (1 - p) ** lag + lag / bars * (1 - p) ** (bars - lag)
-    variance = covariance[0] + 2 * (weight[:, None] * covariance[1:]).sum(0)
-    deviation: Floats = np.sqrt(np.maximum(variance, RISK_EPSILON**2))
-    return deviation
-
-
-def _checked_models(benchmark: ArrayLike, models: ArrayLike) -> tuple[Floats, Floats]:
-    """Returns of the benchmark [T] and of the models [T, M] as float64."""
-    base = np.asarray(benchmark, dtype=np.float64)
-    model_returns = np.asarray(models, dtype=np.float64)
-    model_returns = model_returns[:, None] if model_returns.ndim == 1 else model_returns
-    if base.ndim != 1 or model_returns.ndim != 2 or len(base) != len(model_returns) or not model_returns.shape[1]:
-        raise InputError(
-            f"benchmark [T] and models [T, M] must cover the same bars, got shapes {base.shape} and "
-            f"{model_returns.shape}"
-        )
-    if len(base) < MIN_BARS:
-        raise InputError(f"a comparison of models needs at least {MIN_BARS} bars, got {len(base)}")
-    for name, values in (("benchmark", base), ("models", model_returns)):
-        if not np.isfinite(values).all():
-            bar = int(np.argwhere(~np.isfinite(values))[0][0])
-            raise InputError(f"returns of the {name} must be finite, bar {bar} is not")
-    for m, excess in enumerate((model_returns - base[:, None]).T):
-        if excess.std() <= RISK_EPSILON:
-            raise InputError(f"model {m} differs from the benchmark by a constant {excess[0]:g}; leave it out")
-    return base, model_returns
 
 
 # ---------------------------------------------------------------------- mean return and alpha

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS, account_intervals
+from finrl_pod.evaluate.intervals import MIN_BARS, account_intervals
 from finrl_pod.evaluate.metrics import bars_per_year, excess_returns, is_constant, max_drawdown, simple_returns
 from finrl_pod.evaluate.overfitting import Overfitting, backtest_overfitting
 from finrl_pod.evaluate.selection_null import Selection
@@ -25,9 +25,7 @@ from finrl_pod.evaluate.significance import (
     minimum_track_record,
     moments,
     probabilistic_sharpe,
-    reality_check,
     sharpe_standard_error,
-    superior_predictive_ability,
 )
 from finrl_pod.promotion.edge import SelectedPeriod, measure_edge
 from finrl_pod.promotion.effective_trials import effective_trial_count
@@ -235,7 +233,7 @@ def audit_rule(evidence: PromotionEvidence) -> Rule:
 # ---------------------------------------------------------------------- statistics
 
 
-def diagnostics(evidence: PromotionEvidence, draws: int) -> Statistics:
+def diagnostics(evidence: PromotionEvidence) -> Statistics:
     """Statistics of a champion for readers of the verdict; those that cannot be computed are left out."""
     values: dict[str, Any] = {"audit_warnings": evidence.warnings, "test_intervals": _test_intervals(evidence)}
     selection = evidence.test if evidence.validation is None else evidence.validation
@@ -256,11 +254,6 @@ def diagnostics(evidence: PromotionEvidence, draws: int) -> Statistics:
         values |= {
             "probabilistic_sharpe": probabilistic_sharpe(test_moments),
             "minimum_track_record": minimum_track_record(test_moments),
-        }
-    with contextlib.suppress(InputError):
-        values |= {
-            "superior_ability": _superior_ability(evidence, draws),
-            "reality_check": _reality_check(evidence, draws),
         }
     return Statistics(**values)
 
@@ -288,29 +281,6 @@ def trial_sharpes(trials: Floats) -> Floats:
 def varying_trials(trials: Floats) -> Floats:
     """The trials [T, N] whose returns are finite and not constant."""
     return trials[:, [np.isfinite(returns).all() and not is_constant(returns) for returns in trials.T]]
-
-
-def _superior_ability(evidence: PromotionEvidence, draws: int) -> dict[str, float]:
-    """p-values on test of superior predictive ability over each baseline."""
-    champion, baselines = _test_returns(evidence, CHAMPION)
-    return {
-        name: superior_predictive_ability(returns, champion, seed=evidence.seed, draws=draws)
-        for name, returns in baselines.items()
-    }
-
-
-def _reality_check(evidence: PromotionEvidence, draws: int) -> float | None:
-    """p-value on test of the Reality Check of White; None if no result differs from the reference."""
-    reference, models = _test_returns(evidence, evidence.reference)
-    if not models:
-        return None
-    return reality_check(reference, np.stack(list(models.values()), 1), seed=evidence.seed, draws=draws)
-
-
-def _test_returns(evidence: PromotionEvidence, name: str) -> tuple[Floats, dict[str, Floats]]:
-    """Returns on test of one result, and of those that differ from it by more than a constant."""
-    returns = {key: simple_returns(result.equity) for key, result in evidence.test.items()}
-    return returns[name], {key: values for key, values in returns.items() if not is_constant(returns[name] - values)}
 
 
 def _test_intervals(evidence: PromotionEvidence) -> dict[str, PartialEstimate] | None:
@@ -346,8 +316,8 @@ def min_bars() -> tuple[int, int]:
     return max(2 * PBO_BLOCKS, MIN_BARS) + 1, MIN_BARS + 1
 
 
-def apply_gate(evidence: PromotionEvidence, gate: GateConfig, draws: int = DRAWS) -> Verdict:
-    """Evaluate every rule and issue the verdict. draws: number of samples of each bootstrap.
+def apply_gate(evidence: PromotionEvidence, gate: GateConfig) -> Verdict:
+    """Evaluate every rule and issue the verdict.
 
     A rule whose statistic cannot be computed (a champion that equals its reference) fails, and its sentence states why.
     Raises InputError for fewer than 20 returns on test.
@@ -362,5 +332,5 @@ def apply_gate(evidence: PromotionEvidence, gate: GateConfig, draws: int = DRAWS
         trials=evidence.counts,
         looks=evidence.looks,
         edge=edge,
-        statistics=diagnostics(evidence, draws),
+        statistics=diagnostics(evidence),
     )

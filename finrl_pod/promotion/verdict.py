@@ -192,8 +192,6 @@ class Statistics(Part):
     overfitting: OverfittingStatistics | None = None
     probabilistic_sharpe: Number = None
     minimum_track_record: Number = None
-    superior_ability: Metrics = {}
-    reality_check: Number = None
     audit_warnings: tuple[str, ...] = ()
 
 

@@ -94,7 +94,7 @@ def call(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tupl
 
 def promote_all(evidence: PromotionEvidence, gate: GateConfig) -> Verdict:
     """The gate's verdict with every rule passed."""
-    verdict = apply_gate(evidence, gate, draws=20)
+    verdict = apply_gate(evidence, gate)
     rules = tuple(rule.model_copy(update={"passed": True}) for rule in verdict.rules)
     return verdict.model_copy(update={"promoted": True, "rules": rules})
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -109,30 +107,6 @@ def test_import_stores_the_file_with_its_query(call: Call, store: Store) -> None
     assert panel.sha256 == done["sha256"]
     assert not panel.tradable[3, 1]
     assert any("TRB lacks 1 bar" in flaw for flaw in panel.flaws)
-
-
-@pytest.mark.parametrize(
-    ("name", "header", "row"),
-    [
-        ("wide.csv", "date;AAA", "{:%d.%m.%Y};{}"),
-        ("long.csv", "date;symbol;close", "{:%d/%m/%Y};AAA;{}"),
-        ("AAA.csv", "date;close", "{:%d.%m.%y};{}"),
-        ("my prices.csv", "date\tAAA", "{:%Y-%m-%d}\t{}"),
-        ("times.csv", "date;AAA", "{:%d.%m.%Y %H:%M};{}"),
-    ],
-)
-def test_one_refusal_of_a_european_file_has_the_command_that_imports_it(
-    call: Call, store: Store, tmp_path: Path, name: str, header: str, row: str
-) -> None:
-    days = [date(2024, 1, 2) + timedelta(days=k) for k in range(60)]
-    file = tmp_path / name
-    file.write_text("\n".join([header, *(row.format(datetime.combine(day, time()), "12,50") for day in days)]))
-    message = str(fault(call("import", str(file), "--name", "mine", "--allow-gaps")))
-    command = shlex.split(message.partition("; import it with: ")[2])
-    assert command[:2] == ["root", "import"]
-    assert call(*command[1:]).exit_code == 0
-    panel = store.load("mine")
-    assert (panel.symbols, panel.close[0, 0], str(panel.times[0])[:10]) == (("AAA",), 12.5, "2024-01-02")
 
 
 def test_import_pays_the_dividends_of_a_table_and_repeats_it(call: Call, store: Store, tmp_path: Path) -> None:

@@ -123,32 +123,16 @@ def test_wide_files_of_a_folder_equal_one_wide_file(tmp_path: Path) -> None:
         read_file(folder)
 
 
-@pytest.mark.parametrize(
-    ("form", "hint"),
-    [
-        ("%d.%m.%Y", r"pass --date-format %d\.%m\.%Y --decimal , \(date_format='%d\.%m\.%Y', decimal=',' in"),
-        ("%d/%m/%Y", r"pass --date-format %d/%m/%Y --decimal , \("),
-        ("%m/%d/%y", r"pass --date-format %m/%d/%y --decimal , \("),
-        ("%m-%d-%Y", r"pass --date-format %m-%d-%Y --decimal , \("),
-        ("%d-%b-%Y", r"pass --date-format %d-%b-%Y --decimal , \("),
-        ("%Y/%m/%d", r"pass --date-format %Y/%m/%d --decimal , \("),
-    ],
-)
-def test_dates_of_other_formats_are_named_and_then_read(tmp_path: Path, form: str, hint: str) -> None:
+@pytest.mark.parametrize("form", ["%d.%m.%Y", "%m/%d/%y", "%d-%b-%Y", "%Y/%m/%d"])
+def test_dates_of_other_formats_are_read_with_their_format(tmp_path: Path, form: str) -> None:
     days = pd.bdate_range("2024-01-02", periods=20)
     lines = [f"{day.strftime(form)};{price},5" for day, price in zip(days, range(10, 30), strict=True)]
     path = write(tmp_path, "\n".join(["Date;A", *lines]))
-    with pytest.raises(DataError, match=hint):
+    with pytest.raises(DataError, match="--date-format"):
         read_file(path)
     panel = read_file(path, date_format=form, decimal=",")
     assert panel.close[:, 0].tolist() == [price + 0.5 for price in range(10, 30)]
     assert panel.times.astype("datetime64[D]").tolist() == days.date.tolist()
-
-
-def test_days_that_may_be_months_get_both_formats(tmp_path: Path) -> None:
-    path = write(tmp_path, "date,A\n01/02/2024,1\n01/03/2024,2\n")
-    with pytest.raises(DataError, match=r"%d/%m/%Y .*; with the month first the date format is %m/%d/%Y$"):
-        read_file(path)
 
 
 def test_a_gap_without_a_row_is_named_once(tmp_path: Path) -> None:
@@ -431,7 +415,7 @@ def test_european_numbers_and_dates(tmp_path: Path) -> None:
     assert str(panel.times[0])[:10] == "2024-01-02"
     with pytest.raises(DataError, match="pass --date-format"):
         read_file(write(tmp_path, text))
-    with pytest.raises(DataError, match=r"got '1\.234,5'; pass --decimal , \("):
+    with pytest.raises(DataError, match=r"got '1\.234,5'; .*pass --decimal ,"):
         read_file(write(tmp_path, text), date_format="%d.%m.%Y")
     with pytest.raises(DataError, match="--decimal must be"):
         read_file(write(tmp_path, text), decimal=";")

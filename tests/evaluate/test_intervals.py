@@ -14,44 +14,9 @@ from finrl_pod.evaluate.intervals import (
     account_intervals,
     binomial_interval,
     block_length,
-    growth_interval,
     overlapping_mean_interval,
     resample_bars,
 )
-from tests.evaluate.conftest import ar1
-
-
-def test_growth_interval_of_independent_returns_follows_the_central_limit_theorem():
-    x = np.random.default_rng(3).normal(0.0005, 0.01, 4000)
-    low, high = growth_interval(x, 0.90, seed=1, draws=4000)
-    half = stats.norm.ppf(0.95) * x.std(ddof=1) / np.sqrt(len(x))
-    assert (low, high) == pytest.approx((x.mean() - half, x.mean() + half), abs=0.12 * half)
-
-
-def test_growth_interval_widens_with_autocorrelation():
-    x = ar1(5, 6000, 0.6)
-    low, high = growth_interval(x, 0.90, seed=1, draws=2000)
-    independent = 2 * stats.norm.ppf(0.95) * x.std() / np.sqrt(len(x))
-    # The variance of the mean of an AR(1) is (1 + a) / (1 - a) = 4 times that of independent draws.
-    assert (high - low) / independent == pytest.approx(2.0, rel=0.2)
-    assert block_length(x) > 3 * block_length(np.random.default_rng(0).normal(size=6000))
-
-
-def test_growth_interval_is_reproducible_by_seed():
-    x = np.random.default_rng(0).normal(size=200)
-    assert growth_interval(x, seed=7, draws=200) == growth_interval(x, seed=7, draws=200)
-    assert growth_interval(x, seed=7, draws=200) != growth_interval(x, seed=8, draws=200)
-
-
-def test_interval_of_a_constant_series_has_no_width():
-    assert growth_interval(np.full(30, 0.25), draws=50) == (0.25, 0.25)
-
-
-def test_interval_of_a_series_that_moves_once_exists():
-    x = np.zeros(300)
-    x[150] = 0.01
-    low, high = growth_interval(x, draws=200)
-    assert 0.0 <= low <= high
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 20), (1, 20), (20, 20), (7, 300)])
@@ -70,19 +35,7 @@ def test_binomial_interval_inverts_the_binomial_tails(k, n):
 @pytest.mark.parametrize("bad", [np.zeros(5), np.zeros((30, 2)), np.full(30, np.nan), np.r_[np.zeros(30), np.inf]])
 def test_invalid_series_are_refused(bad):
     with pytest.raises(InputError):
-        growth_interval(bad)
-
-
-def test_invalid_levels_draws_and_counts_are_refused():
-    for call in (
-        lambda: growth_interval(np.zeros(30), 1.0),
-        lambda: growth_interval(np.zeros(30), draws=0),
-        lambda: binomial_interval(3, 2),
-        lambda: binomial_interval(0, 0),
-        lambda: binomial_interval(-1, 5),
-    ):
-        with pytest.raises(InputError):
-            call()
+        overlapping_mean_interval(bad, 1)
 
 
 def returns_of(seed: int, bars: int = 1000) -> np.ndarray:
@@ -167,18 +120,17 @@ def test_account_intervals_are_ordered_and_reproducible() -> None:
 
 
 @pytest.mark.parametrize(
-    ("returns", "level", "message"),
+    ("returns", "message"),
     [
-        (np.zeros(10), 0.9, "at least 20 returns, got 10"),
-        (np.zeros(40), 0.9, "returns that vary"),
-        (np.r_[np.zeros(30), np.nan], 0.9, "bar 30 is nan"),
-        (np.r_[np.full(30, 0.01), -1.2], 0.9, "an account that was ruined has no interval"),
-        (np.arange(30.0), 1.0, "must lie between 0 and 1, got 1.0"),
+        (np.zeros(10), "at least 20 returns, got 10"),
+        (np.zeros(40), "returns that vary"),
+        (np.r_[np.zeros(30), np.nan], "bar 30 is nan"),
+        (np.r_[np.full(30, 0.01), -1.2], "an account that was ruined has no interval"),
     ],
 )
-def test_invalid_returns_are_refused(returns: np.ndarray, level: float, message: str) -> None:
+def test_invalid_returns_are_refused(returns: np.ndarray, message: str) -> None:
     with pytest.raises(InputError) as excinfo:
-        account_intervals(returns, level)
+        account_intervals(returns)
     assert message in str(excinfo.value)
 
 
@@ -207,8 +159,3 @@ def test_interval_of_independent_values_without_overlap_is_that_of_the_central_l
     low, high = overlapping_mean_interval(x, 1)
     assert (low + high) / 2 == pytest.approx(x.mean())
     assert high - low == pytest.approx(2 * 1.645 * 0.01 / np.sqrt(20_000), rel=0.1)
-
-
-def test_interval_of_a_mean_refuses_an_overlap_below_one():
-    with pytest.raises(InputError, match="overlap must be at least 1 bar, got 0"):
-        overlapping_mean_interval(np.arange(30.0), 0)

@@ -14,7 +14,7 @@ import pytest
 from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.evaluate.metrics import sharpe, simple_returns
 from finrl_pod.evaluate.overfitting import backtest_overfitting
-from finrl_pod.evaluate.significance import deflated_sharpe, moments, probabilistic_sharpe, superior_predictive_ability
+from finrl_pod.evaluate.significance import deflated_sharpe, moments, probabilistic_sharpe
 from finrl_pod.promotion.edge import ActivePeriod, edge_test
 from finrl_pod.promotion.gate import (
     PBO_BLOCKS,
@@ -35,7 +35,6 @@ from finrl_pod.types import BacktestResult
 
 BARS = 400
 GATE = GateConfig()
-DRAWS = 100
 
 
 def result(name: str, seed: int, drift: float = 0.0, bars: int = BARS, equity: Any = None) -> BacktestResult:
@@ -75,11 +74,6 @@ def evidence(edge: float = 1.6e-3, **changes: Any) -> PromotionEvidence:
     return dataclasses.replace(defaults, **changes)
 
 
-def verdict_on(given: PromotionEvidence, gate: GateConfig) -> Verdict:
-    """Apply the gate with as few bootstrap draws as possible."""
-    return apply_gate(given, gate, draws=DRAWS)
-
-
 def rule(verdict: Verdict, name: str) -> Rule:
     (found,) = [rule for rule in verdict.rules if rule.name == name]
     return found
@@ -94,22 +88,22 @@ def failed(verdict: Verdict) -> set[str]:
 
 
 def test_champion_with_an_edge_is_promoted() -> None:
-    verdict = verdict_on(evidence(), GATE)
+    verdict = apply_gate(evidence(), GATE)
     assert failed(verdict) == set()
     assert verdict.promoted
 
 
 def test_champion_without_an_edge_is_refused() -> None:
-    verdict = verdict_on(evidence(0.0, break_even=0.0), GATE)
+    verdict = apply_gate(evidence(0.0, break_even=0.0), GATE)
     assert not verdict.promoted
     assert failed(verdict) == {"edge", "break_even"}
 
 
 def test_one_failing_rule_refuses_promotion() -> None:
-    assert failed(verdict_on(evidence(failures=("a feature depends on the future.",)), GATE)) == {"audit"}
-    assert failed(verdict_on(evidence(failures=None), GATE)) == {"audit"}
-    assert failed(verdict_on(evidence(break_even=14.9), GATE)) == {"break_even"}
-    assert failed(verdict_on(evidence(), dataclasses.replace(GATE, significance_level=1e-30))) == {"edge"}
+    assert failed(apply_gate(evidence(failures=("a feature depends on the future.",)), GATE)) == {"audit"}
+    assert failed(apply_gate(evidence(failures=None), GATE)) == {"audit"}
+    assert failed(apply_gate(evidence(break_even=14.9), GATE)) == {"break_even"}
+    assert failed(apply_gate(evidence(), dataclasses.replace(GATE, significance_level=1e-30))) == {"edge"}
 
 
 def test_a_fall_that_the_base_shares_is_accepted() -> None:
@@ -123,7 +117,7 @@ def test_a_fall_that_the_base_shares_is_accepted() -> None:
             "champion": result("champion", 2, equity=champion),
             "equal_weight": result("equal_weight", 2, equity=base),
         }
-        return rule(verdict_on(evidence(test=test), GATE), "drawdown")
+        return rule(apply_gate(evidence(test=test), GATE), "drawdown")
 
     assert drawdown(0.6).passed  # that of the base
     assert "3.0% deeper than that of equal weight" in drawdown(0.6).sentence
@@ -134,7 +128,7 @@ def test_a_fall_that_the_base_shares_is_accepted() -> None:
 
 def test_values_equal_the_statistics() -> None:
     given = evidence()
-    verdict = verdict_on(given, GATE)
+    verdict = apply_gate(given, GATE)
     found = edge_test(active_period(given), selected_period(given), seed=3)
     assert rule(verdict, "edge").value == found.p_value
     assert verdict.edge is not None
@@ -148,9 +142,6 @@ def test_values_equal_the_statistics() -> None:
     assert verdict.statistics.overfitting.pbo == backtest_overfitting(given.trials, PBO_BLOCKS).pbo
     assert sum(verdict.statistics.overfitting.logits.counts) == math.comb(PBO_BLOCKS, PBO_BLOCKS // 2)
     assert verdict.statistics.probabilistic_sharpe == probabilistic_sharpe(moments(active_returns(given.test)))
-    ours, theirs = (simple_returns(given.test[name].equity) for name in ("champion", "momentum_12_1"))
-    expected = superior_predictive_ability(theirs, ours, seed=3, draws=DRAWS)
-    assert verdict.statistics.superior_ability["momentum_12_1"] == expected
     assert verdict.statistics.test_intervals["sharpe"].value == pytest.approx(sharpe(given.test["champion"].equity))
 
 
@@ -158,14 +149,14 @@ def test_active_returns_are_over_the_reference() -> None:
     validation, test = ({**results(k, 0.0), "base": result("champion", k)} for k in (1, 2))
     given = evidence(validation=validation, test=test, reference="base")
     assert np.abs(active_returns(given.test, "base")).max() < 1e-12
-    verdict = verdict_on(given, GATE)
+    verdict = apply_gate(given, GATE)
     edge = rule(verdict, "edge")
     assert (edge.value, edge.passed) == (pytest.approx(1.0), False)
     assert verdict.edge.active_return == Estimate(value=0.0, low=0.0, high=0.0)
 
 
 def test_an_edge_that_is_too_small_is_refused() -> None:
-    verdict = verdict_on(evidence(), dataclasses.replace(GATE, minimum_edge=2.0))
+    verdict = apply_gate(evidence(), dataclasses.replace(GATE, minimum_edge=2.0))
     assert failed(verdict) == {"edge"}
     assert verdict.edge.case == "too_small"
     assert (rule(verdict, "edge").value or 1.0) <= 0.025
@@ -181,19 +172,19 @@ def test_returns_of_cash_are_no_edge() -> None:
     test = {
         name: dataclasses.replace(x, risk_free=rate) for name, x in (("champion", champion), ("equal_weight", base))
     }
-    verdict = verdict_on(evidence(test=test, validation=None), GATE)
+    verdict = apply_gate(evidence(test=test, validation=None), GATE)
     assert verdict.edge.beta == pytest.approx(0.5)
     assert verdict.edge.alpha.value == pytest.approx(0.0, abs=1e-9)
     assert not verdict.promoted
 
 
 def test_limit_tightens_with_every_look() -> None:
-    once, often = verdict_on(evidence(), GATE), verdict_on(evidence(looks=10), GATE)
+    once, often = apply_gate(evidence(), GATE), apply_gate(evidence(looks=10), GATE)
     assert rule(once, "edge").limit == pytest.approx(0.025)
     assert rule(often, "edge").limit == pytest.approx(0.0025)
     assert "(0.025 / 10, at look 10 at the test period)" in rule(often, "edge").sentence
     assert rule(often, "edge").sentence.startswith("p-value of no edge over equal weight: ")
-    slow = apply_gate(evidence(0.0, base="minimum_variance"), GATE, DRAWS)
+    slow = apply_gate(evidence(0.0, base="minimum_variance"), GATE)
     expected = "p-value of no edge over its base (minimum variance, traded as slowly as the agents trade): "
     assert rule(slow, "edge").sentence.startswith(expected)
     assert "over its base on test" in rule(slow, "break_even").sentence
@@ -201,11 +192,11 @@ def test_limit_tightens_with_every_look() -> None:
 
 def test_margin_sufficient_for_one_look_fails_at_the_tenth() -> None:
     def p_value(edge: float) -> float:
-        return rule(verdict_on(evidence(edge), GATE), "edge").value or 0.0
+        return rule(apply_gate(evidence(edge), GATE), "edge").value or 0.0
 
     smallest_edge = next(e for e in np.arange(1e-5, 8e-4, 2e-5) if p_value(e) < 0.025)
-    assert "edge" not in failed(verdict_on(evidence(smallest_edge), GATE))
-    assert "edge" in failed(verdict_on(evidence(smallest_edge, looks=10), GATE))
+    assert "edge" not in failed(apply_gate(evidence(smallest_edge), GATE))
+    assert "edge" in failed(apply_gate(evidence(smallest_edge, looks=10), GATE))
 
 
 def test_other_runs_on_the_data_count_as_further_selections() -> None:
@@ -214,7 +205,7 @@ def test_other_runs_on_the_data_count_as_further_selections() -> None:
     assert independent_selections(trials[:, :1].repeat(12, 1), TrialCounts(40, 6, 9)) == 6.0
     assert independent_selections(trials[:, :1].repeat(12, 1), TrialCounts(40, 6, 2)) == 2.0
     values = [
-        rule(verdict_on(evidence(3e-4, trials=trials, counts=TrialCounts(12 * n, 12 * n, n)), GATE), "edge").value
+        rule(apply_gate(evidence(3e-4, trials=trials, counts=TrialCounts(12 * n, 12 * n, n)), GATE), "edge").value
         for n in (1, 2, 4)
     ]
     assert values == sorted(values)  # type: ignore[type-var]
@@ -223,7 +214,7 @@ def test_other_runs_on_the_data_count_as_further_selections() -> None:
 
 def test_edge_uses_only_the_test_period_without_a_validation_period() -> None:
     given = evidence(validation=None)
-    verdict = verdict_on(given, GATE)
+    verdict = apply_gate(given, GATE)
     found = edge_test(active_period(given), None)
     assert (rule(verdict, "edge").value, found.active.validation) == (found.p_value, None)
     assert verdict.edge.tests.alpha.validation_selected is None
@@ -232,16 +223,16 @@ def test_edge_uses_only_the_test_period_without_a_validation_period() -> None:
 
 def test_ruined_champion_fails_without_an_error() -> None:
     ruined = result("champion", 2, equity=np.linspace(1e6, -1e5, BARS))
-    verdict = verdict_on(evidence(test={**results(2, 0.0), "champion": ruined}), GATE)
+    verdict = apply_gate(evidence(test={**results(2, 0.0), "champion": ruined}), GATE)
     assert {"drawdown", "edge"} <= failed(verdict)
     assert verdict.statistics.test_intervals is None
 
 
 def test_single_trial_has_no_overfitting_statistics() -> None:
-    verdict = verdict_on(evidence(trials=trial_returns(1.6e-3, 1), counts=TrialCounts(1, 1, 1)), GATE)
+    verdict = apply_gate(evidence(trials=trial_returns(1.6e-3, 1), counts=TrialCounts(1, 1, 1)), GATE)
     assert verdict.promoted
     assert verdict.statistics.overfitting is None
-    nothing = verdict_on(evidence(trials=np.zeros((BARS - 1, 2))), GATE)
+    nothing = apply_gate(evidence(trials=np.zeros((BARS - 1, 2))), GATE)
     assert "at least one trial with returns that vary" in rule(nothing, "edge").sentence
 
 
@@ -281,11 +272,11 @@ def test_minimum_bars_suffice_and_one_less_does_not() -> None:
         by_name = {name: result(name, 1, bars=bars) for name in ("champion", "equal_weight")}
         return evidence(validation=by_name, test=by_name, trials=trial_returns(0.0)[: bars - 1])
 
-    assert verdict_on(short(validation), GATE).statistics.overfitting is not None
-    assert verdict_on(short(validation - 1), GATE).statistics.overfitting is None
-    assert not verdict_on(short(test), GATE).promoted
+    assert apply_gate(short(validation), GATE).statistics.overfitting is not None
+    assert apply_gate(short(validation - 1), GATE).statistics.overfitting is None
+    assert not apply_gate(short(test), GATE).promoted
     with pytest.raises(InputError, match="at least 20"):
-        verdict_on(short(test - 1), GATE)
+        apply_gate(short(test - 1), GATE)
 
 
 # ---------------------------------------------------------------------- the verdict and its file

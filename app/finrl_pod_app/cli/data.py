@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -110,7 +108,6 @@ Payment = Literal["cash", "reinvested"]
 
 @app.command("import", epilog="Example: finrl-pod data import prices.csv --name mine")
 def import_file(
-    context: typer.Context,
     file: Annotated[
         Path,
         typer.Argument(
@@ -159,9 +156,7 @@ def import_file(
     """Check a file of prices and store it. Errors name the line; nothing is stored then."""
     check_exists(file, "file")
     from finrl_pod.data.sources.bounded import ReadLimits
-    from finrl_pod.data.sources.files import UnfitOptionsError
     from finrl_pod.data.store import Store
-    from finrl_pod.errors import DataError
     from finrl_pod_app.prices.data_import import import_prices
     from finrl_pod_app.prices.stored_prices import store_prices
 
@@ -172,20 +167,17 @@ def import_file(
         "date_format": date_format,
         "drop_repeats": drop_repeats or None,
     }
-    try:
-        panel, query = import_prices(
-            file,
-            limits=ReadLimits(memory=int(memory * 1e9)),
-            adjusted=adjusted,
-            members=members,
-            actions=actions,
-            dividends=dividends,
-            bar=bar,
-            allow_gaps=allow_gaps,
-            **{key: value for key, value in file_options.items() if value is not None},
-        )
-    except UnfitOptionsError as error:
-        raise DataError(f"{error.problem}; import it with: {_command(context, error.options)}{error.choice}") from None
+    panel, query = import_prices(
+        file,
+        limits=ReadLimits(memory=int(memory * 1e9)),
+        adjusted=adjusted,
+        members=members,
+        actions=actions,
+        dividends=dividends,
+        bar=bar,
+        allow_gaps=allow_gaps,
+        **{key: value for key, value in file_options.items() if value is not None},
+    )
     _show_saved(store_prices(dataclasses.replace(panel, name=name), query, replace=replace), as_json)
     if not as_json:
         preset = " --preset minutes" if bar == "1m" else ""
@@ -193,23 +185,6 @@ def import_file(
             f"Next: finrl-pod init {name}.toml --data {name}{preset}\n"
             f"then: finrl-pod tournament {name}.toml --out runs/{name}  # {TIMES_OF_PRESETS}"
         )
-
-
-def _command(context: typer.Context, options: Mapping[str, str]) -> str:
-    """The command of a context with further options, by the names of its parameters."""
-    words = context.command_path.split()
-    for parameter in context.command.params:
-        value = options.get(str(parameter.name), context.params.get(str(parameter.name)))
-        if value is None or (value == parameter.default and parameter.name not in options):
-            continue
-        values = str(value)
-        if parameter.param_type_name == "argument":
-            words.append(values)
-        elif isinstance(value, bool):
-            words.append(parameter.opts[0] if value else (parameter.secondary_opts or parameter.opts)[0])
-        else:
-            words += [parameter.opts[0], values]
-    return shlex.join(words)
 
 
 @app.command("rename", epilog="Example: finrl-pod data rename mine european")

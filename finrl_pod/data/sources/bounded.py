@@ -1,29 +1,25 @@
-"""Read a file of prices in a child process with limits on memory, time, rows, columns and uncompressed size.
+"""Read a file of prices in a child process with limits on memory and time.
 
-A few megabytes of Parquet or gzip can expand to more than a machine has. Sizes that a file states are checked before
-anything is read; the child process enforces the others, so that the command line and the dashboard survive any file.
-The child leaves a validated panel in a temporary store; the parent reads its plain Parquet.
+A few megabytes of Parquet or gzip can expand to more than a machine has. The child leaves a validated panel in a
+temporary store; the parent reads its plain Parquet.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gzip
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finrl_pod.data.sources.files import ReadOptions, UnfitOptionsError, read_file
-from finrl_pod.data.sources.tables import is_table
+from finrl_pod.data.sources.files import ReadOptions, read_file
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError, FinrlPodError
 from finrl_pod.process import die_with_parent, this_process
@@ -31,22 +27,15 @@ from finrl_pod.types import Panel
 
 _CODE = "from finrl_pod.data.sources.bounded import run_child; run_child()"
 _PANEL = "imported"
-_CHUNK = 1 << 20
 _POLL = 0.2  # seconds between two looks at a cancellation
 
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """Limits of an import in bytes and seconds.
-
-    memory: growth of the child process after its start. size: uncompressed size of the file.
-    """
+    """Limits of an import. memory: bytes by which the child process may grow after its start."""
 
     memory: int = 1_500_000_000
     seconds: float = 600.0
-    rows: int = 20_000_000
-    columns: int = 20_000
-    size: int = 2_000_000_000
 
 
 def read_bounded(
@@ -58,24 +47,10 @@ def read_bounded(
     """
     limits = limits or ReadLimits()
     ReadOptions(**options)
-    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-        if is_table(file.name):
-            _check_stated_size(file, limits)
     with tempfile.TemporaryDirectory(prefix="finrl-pod-import-") as folder:
         job = {"path": str(path.absolute()), "store": folder, "options": options, "parent": this_process()}
         name = _run(json.dumps({**job, "limits": dataclasses.asdict(limits)}), limits, path, cancelled)
         return dataclasses.replace(Store(folder).load(_PANEL), name=name)
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What the child process writes: the name of the panel, or an error, or the fields of an `UnfitOptionsError`."""
-
-    name: str = ""
-    error: str = ""
-    problem: str = ""
-    options: dict[str, str] = dataclasses.field(default_factory=dict)
-    alternative: str = ""
 
 
 def _run(job: str, limits: ReadLimits, path: Path, cancelled: Callable[[], bool]) -> str:
@@ -109,17 +84,15 @@ def _run(job: str, limits: ReadLimits, path: Path, cancelled: Callable[[], bool]
                 child.kill()
                 raise
     try:
-        answer = _Answer(**json.loads(output.strip().splitlines()[-1]))
-    except (ValueError, TypeError, IndexError):
+        answer: dict[str, str] = json.loads(output.strip().splitlines()[-1])
+    except (ValueError, IndexError):
         last = (trace.strip().splitlines() or [""])[-1]
         if child.returncode < 0 or not last or "alloc" in last.lower() or "MemoryError" in last:
             raise _too_large(path, limits) from None  # the child was killed, or a library failed to allocate
         raise DataError(f"{path.name} cannot be read: {last[:80]}") from None
-    if answer.problem:
-        raise UnfitOptionsError(answer.problem, answer.options, answer.alternative)
-    if answer.error:
-        raise DataError(answer.error)
-    return answer.name
+    if "error" in answer:
+        raise DataError(answer["error"])
+    return answer["name"]
 
 
 def run_child() -> None:
@@ -136,57 +109,15 @@ def run_child() -> None:
     try:
         panel = read_file(path, **job["options"])
         Store(job["store"]).save(dataclasses.replace(panel, name=_PANEL))
-        answer = _Answer(panel.name)
+        answer = {"name": panel.name}
     except MemoryError:
-        answer = _Answer(error=str(_too_large(path, limits)))
-    except UnfitOptionsError as error:
-        answer = _Answer(problem=error.problem, options=error.options, alternative=error.alternative)
+        answer = {"error": str(_too_large(path, limits))}
     except FinrlPodError as error:
-        answer = _Answer(error=str(error))
-    sys.stdout.write(json.dumps(dataclasses.asdict(answer)))
+        answer = {"error": str(error)}
+    sys.stdout.write(json.dumps(answer))
 
 
 def _too_large(path: Path, limits: ReadLimits) -> DataError:
     return DataError(
         f"{path.name} needs more than {limits.memory / 1e9:g} GB of memory to read: split it, or raise --memory"
     )
-
-
-def _check_stated_size(path: Path, limits: ReadLimits) -> None:
-    """Raises DataError for a file whose size, rows or columns, as it states or unpacks to, exceed the limits."""
-    if path.name.lower().endswith((".parquet", ".pq")):
-        _check_parquet(path, limits)
-        return
-    size = rows = 0
-    try:
-        if path.name.lower().endswith(".gz"):
-            with gzip.open(path) as file:
-                while (chunk := file.read(_CHUNK)) and size <= limits.size and rows <= limits.rows:
-                    size += len(chunk)
-                    rows += chunk.count(b"\n")
-        else:
-            size = path.stat().st_size
-    except (OSError, EOFError, zlib.error):
-        return  # reported by the reader
-    _check("bytes uncompressed", size, limits.size, path)
-    _check("rows", rows, limits.rows, path)
-
-
-def _check_parquet(path: Path, limits: ReadLimits) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with path.open("rb") as file:
-            metadata = pq.ParquetFile(file).metadata
-            size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    except (OSError, pa.ArrowException):
-        return  # reported by the reader
-    _check("rows", metadata.num_rows, limits.rows, path)
-    _check("columns", metadata.num_columns, limits.columns, path)
-    _check("bytes uncompressed", max(size, 8 * metadata.num_rows * metadata.num_columns), limits.size, path)
-
-
-def _check(unit: str, value: int, limit: int, path: Path) -> None:
-    if value > limit:
-        raise DataError(f"{path.name} has {value:,} {unit}, and at most {limit:,} are read: split it")

@@ -13,13 +13,6 @@ import pandas as pd
 from finrl_pod.data.dates import YEARS
 from finrl_pod.errors import DataError
 
-SAMPLE = 50  # rows that a date format is tried on first
-# Of dates; with points the day is first. A slash or hyphen may be American.
-_DAYS = (
-    "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%Y", "%m-%d-%Y", "%d-%m-%y",
-    "%m-%d-%y", "%Y/%m/%d", "%Y.%m.%d", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d, %Y", "%d. %m. %Y",
-)  # fmt: skip
-_CLOCKS = ("", " %H:%M", " %H:%M:%S")
 _BLANK = ("", "nan", "na", "n/a", "null", "none")
 # pandas also accepts "now" and "2020-01"; a bar needs at least a full date.
 _DATED = re.compile(r"\d{4}-?\d{2}-?\d{2}")
@@ -94,35 +87,9 @@ def _parse_text(
         row = int(wrong[0])
         problem = f"got {text.iloc[row]!r}" if text.iloc[row] else "it is blank"
         hint = "; for other formats pass --date-format, e.g. %d.%m.%Y for 31.01.2020 (date_format= in Python)"
-        fix = hint if text.iloc[row] and not date_format and not find_date_formats(text) else ""
+        fix = "" if date_format else hint
         raise DataError(f"{location(row)}: the time must be a date {example}, {problem}{fix}")
     return times
-
-
-def find_date_formats(text: pd.Series[Any]) -> list[str]:
-    """The formats, as in strftime, that read all of these times; the likelier first, two if days may be months.
-
-    Empty for ISO 8601 and for times that no known format reads.
-    """
-    text = text.astype(str).str.strip()
-    sample = text.iloc[:SAMPLE]
-    if text.empty or sample.str.match(_DATED).all():
-        return []
-    formats = [f"{day}{clock}" for day in _DAYS for clock in _CLOCKS]
-    likely = [form for form in formats if pd.to_datetime(sample, format=form, errors="coerce").notna().all()]
-    return [form for form in likely if pd.to_datetime(text, format=form, errors="coerce").notna().all()][:2]
-
-
-def has_decimal_commas(text: pd.Series[Any]) -> bool:
-    """Whether numbers as text have decimal commas: 12,50 and 1.234,5 have; 1,234.50 and 1,234,567 have not.
-
-    A column whose commas may all separate thousands, as in 1,234, counts as one without.
-    """
-    if pd.api.types.is_numeric_dtype(text.dtype):
-        return False
-    commas = text[text.astype(str).str.contains(",", regex=False)].astype(str).str.strip()
-    decimals = commas.str.fullmatch(r"[+-]?[\d.\s]*\d,\d+").all()
-    return bool(len(commas)) and bool(decimals) and not commas.str.fullmatch(r"[1-9]\d{0,2},\d{3}").all()
 
 
 def parse_numbers(
@@ -144,7 +111,7 @@ def parse_numbers(
     if wrong.size:
         row = int(wrong[0])
         example = "12.5" if decimal == "." else "12,5"
-        thousands = decimal == "." and re.fullmatch(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", text.iloc[row])
-        fix = "; remove commas of thousands, or pass --decimal , if they separate decimals" if thousands else ""
+        has_comma = decimal == "." and "," in text.iloc[row]
+        fix = "; remove commas of thousands, or pass --decimal , if they separate decimals" if has_comma else ""
         raise DataError(f"{location(row)}: {name} must be a number such as {example}, got {text.iloc[row]!r}{fix}")
     return numbers

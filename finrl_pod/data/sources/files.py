@@ -19,13 +19,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.panel import without_repeats
-from finrl_pod.data.sources.cells import (
-    check_date_format,
-    find_date_formats,
-    has_decimal_commas,
-    parse_numbers,
-    parse_times,
-)
+from finrl_pod.data.sources.cells import check_date_format, parse_numbers, parse_times
 from finrl_pod.data.sources.frames import ADJUSTED_CLOSE, adjusted_rows, panel_of_columns, panel_of_rows
 from finrl_pod.data.sources.tables import (
     ACTIONS,
@@ -93,30 +87,6 @@ class ReadOptions:
             if not isinstance(options.get(name, True), bool):
                 raise InputError(f"{name} must be True or False, got {options[name]!r}")
         return cls(**options)
-
-
-class UnfitOptionsError(DataError):
-    """A file that can be read, with other options.
-
-    problem: what failed. options: all that fit the file, by the names of `ReadOptions`. alternative: another date
-    format that fits, where days may be months.
-    """
-
-    def __init__(self, problem: str, options: Mapping[str, str], alternative: str = "") -> None:
-        self.problem = problem
-        self.options = dict(options)
-        self.alternative = alternative
-        flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
-        python = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        super().__init__(f"{problem}; pass {flags} ({python} in Python){self.choice}")
-
-    @property
-    def choice(self) -> str:
-        """What to write instead if days and months are the other way round; empty if they cannot be."""
-        if not self.alternative:
-            return ""
-        first = "month" if self.alternative.startswith("%m") else "day"
-        return f"; with the {first} first the date format is {self.alternative}"
 
 
 def read_file(path: Path, **options: Any) -> Panel:
@@ -271,8 +241,9 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
         ]
         if words := next((c for c in candidates if _is_text(cells[c])), None):
             raise DataError(f"{problem}: if {words!r} does, rename it to 'symbol'")
-        ticker = re.fullmatch(r"[A-Za-z0-9^=.-]+", without_suffix(file)) if is_table(file) else None
-        raise _unfit(problem, cells, time, options, symbol=ticker[0].upper() if ticker else "TICKER")
+        name = re.fullmatch(r"[A-Za-z0-9^=.-]+", without_suffix(file)) if is_table(file) else None
+        ticker = name[0].upper() if name else "TICKER"
+        raise DataError(f"{problem}; pass --symbol {ticker} (symbol={ticker!r} in Python)")
     if single:
         cells = cells.assign(symbol=str(options.symbol).strip())
         symbol = "symbol"
@@ -306,31 +277,13 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
         place = origin.where(int(count[row]))
         return f"{place}, {cells['symbol'].iloc[row]}" if levels else place
 
-    try:
-        return _parse_cells(cells, time, symbol, values, names, where, options, notes, file, with_actions=bool(actions))
-    except DataError as error:
-        raise _unfit(str(error), cells, time, options) from None
+    return _parse_cells(cells, time, symbol, values, names, where, options, notes, file, with_actions=bool(actions))
 
 
 def _is_text(values: pd.Series) -> bool:
     """Whether a column has different words, and no numbers."""
     known_values = values.dropna()
     return known_values.nunique() > 1 and bool(pd.to_numeric(known_values, errors="coerce").isna().all())
-
-
-def _unfit(problem: str, cells: pd.DataFrame, time: str, options: ReadOptions, symbol: str | None = None) -> DataError:
-    """The error for a problem with cells of a file: an `UnfitOptionsError` if other options read them.
-
-    symbol: a ticker, where the file has none.
-    """
-    fitting: dict[str, str] = {} if symbol is None else {"symbol": symbol}
-    formats: list[str] = []
-    if options.date_format is None and cells[time].dtype.kind == "O":
-        formats = find_date_formats(cells[time])
-        fitting |= {"date_format": formats[0]} if formats else {}
-    if options.decimal == "." and any(has_decimal_commas(cells[c]) for c in cells.columns if c != time):
-        fitting["decimal"] = ","
-    return UnfitOptionsError(problem, fitting, *formats[1:]) if fitting else DataError(problem)
 
 
 def _parse_cells(

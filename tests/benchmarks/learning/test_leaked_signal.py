@@ -20,7 +20,7 @@ from benchmarks.learning.leaked_signal import (
 from benchmarks.learning.training import Recipe
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market, leaked_return
-from finrl_pod.evaluate.intervals import growth_interval
+from finrl_pod.evaluate.significance import mean_interval
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor, Panel
@@ -76,5 +76,5 @@ def test_uninformative_leak_earns_nothing(random_walk: tuple[Panel, MarketTensor
     excess, _ = excess_over_equal_weight(
         *random_walk, placebo(random_walk[1], kind, 0), TRAIN_LAST, small, 0, CPU, kind
     )
-    low, _ = growth_interval(excess, 0.95)
+    low = mean_interval(excess, 0.95).low
     assert low <= 0
