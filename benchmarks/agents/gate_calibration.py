@@ -24,7 +24,7 @@ from benchmarks.harness.results import FOLDER
 from benchmarks.harness.rows import Row, log_progress
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.evaluate.intervals import binomial_interval
-from finrl_pod.evaluate.selection_null import MAX_ADDITIONS, null_z_scores
+from finrl_pod.evaluate.overfitting import MAX_ADDITIONS, null_z_scores
 from finrl_pod.files import write_json
 from finrl_pod.promotion.edge import ActivePeriod, SelectedPeriod, edge_test, selected_z_score, validation_weight
 from finrl_pod.settings.run import GateConfig

@@ -38,7 +38,7 @@ from finrl_pod_envs.gymnasium_pool.spaces import to_action
 from benchmarks.harness.results import FOLDER, Job, Record, measure_seconds, read, run_missing
 from benchmarks.harness.rows import Row, single_row
 from benchmarks.studies.zoo_settings import STAGES, Cell, linear, ours
-from finrl_pod.evaluate.seed_statistics import difference_interval, interquartile_mean
+from finrl_pod.evaluate.intervals import difference_interval, interquartile_mean
 from finrl_pod.rl.training.learner import Learner
 
 OURS = "finrl_pod"

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from finrl_pod.data.panel import between, make_panel, select
-from finrl_pod.errors import DataError, SetupError
+from finrl_pod.data.panel import make_panel
+from finrl_pod.errors import SetupError
 from finrl_pod.prices import Benchmark, Floats, Panel
 
 SAMPLE = "sample"
@@ -26,18 +26,6 @@ SAMPLE_FOLDER = Path(__file__).parent / "sample"
 US74_FOLDER = Path(__file__).parent / "us74"
 _SESSIONS_PER_YEAR = 252
 _CLOSES_ONLY = "Closes only: there is no open, high, low or volume, so orders fill at the next close."
-
-
-class SampleSource:
-    """The built-in sample as a `DataSource`; needs no network."""
-
-    name = SAMPLE
-
-    def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str = "1d") -> Panel:
-        """Bars of `symbols` (all 20 if empty) with start <= time <= end. Raises DataError unless bar is "1d"."""
-        if bar != "1d":
-            raise DataError(f"the sample has daily bars only (1d), got bar {bar!r}")
-        return between(select(load_sample(), symbols), start, end)
 
 
 def load_sample() -> Panel:

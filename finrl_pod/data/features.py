@@ -7,7 +7,6 @@ the causality test covers every registered feature.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -36,14 +35,15 @@ class Feature:
 
 
 _FEATURES: dict[str, Feature] = {}
+BUILT_IN_FEATURES: tuple[str, ...] = ()  # set at the end of this module
 
 
 def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureFunction], FeatureFunction]:
     """Decorator that registers a function Panel -> [T, N] float64 (or [T, 1] for the whole market) under `name`.
 
     The function must be causal and return NaN where undefined. needs: columns of `types.PANEL_COLUMNS`, "benchmark" or
-    "sectors". A file of features that is imported again, and a notebook cell that runs again, replace their features.
-    Raises FeatureError for a name that other code has registered, and for an unknown column; InputError for no name.
+    "sectors". A later registration replaces an earlier one of the same name. Raises FeatureError for the name of a
+    built-in feature and for an unknown column; InputError for no name.
     """
     check_name("feature", name)
     needs = (needs,) if isinstance(needs, str) else tuple(needs)
@@ -54,26 +54,12 @@ def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureF
     def add(function: FeatureFunction) -> FeatureFunction:
         if not callable(function):
             raise FeatureError(f"feature {name!r} must be a function of a panel, got {function!r}")
-        if name in _FEATURES and not _same_source(_FEATURES[name].function, function):
+        if name in BUILT_IN_FEATURES:
             raise FeatureError(f"feature {name!r} is already registered; choose another name")
         _FEATURES[name] = Feature(name, needs, function)
         return function
 
     return add
-
-
-def _same_source(first_function: FeatureFunction, second_function: FeatureFunction) -> bool:
-    """Whether two functions were defined under the same name in the same file, or in the notebook or script that runs.
-
-    Notebook cells have another file name each time that they run.
-    """
-    if not (inspect.isfunction(first_function) and inspect.isfunction(second_function)):
-        return False
-    first, second = (
-        ("__main__" if function.__module__ == "__main__" else function.__code__.co_filename, function.__qualname__)
-        for function in (first_function, second_function)
-    )
-    return first == second
 
 
 def names() -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class Flaw:
 
     hard: the panel is invalid and must not be used; otherwise the flaw is a warning. kind: times, symbol, price, hole
     (hard); spacing, weekend, repeat, jump, split, stale, late start, early end, gap, empty ticker, range, outlier,
-    spread, survivorship (soft). time: None if the flaw is not about a single bar.
+    survivorship (soft). time: None if the flaw is not about a single bar.
     """
 
     kind: str
@@ -81,7 +81,6 @@ def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tupl
         *_lifetimes(panel),
         *_ranges(panel),
         *_outliers(panel),
-        *_unknown_spreads(panel),
         *_survivorship(panel),
     )
 
@@ -366,21 +365,6 @@ def _outliers(panel: Panel) -> Iterator[Flaw]:
             time = panel.times[bar]
             message = f"{symbol} {description} {value:g} on {stamp(time, panel.bar)}{comparison}, kept as is; check it."
             yield Flaw("outlier", False, message, symbol, time)
-
-
-def _unknown_spreads(panel: Panel) -> Iterator[Flaw]:
-    """Tickers without a spread on some of their bars, in a panel that has spreads."""
-    if panel.spread is None:
-        return
-    unknown = panel.tradable & np.isnan(panel.spread)
-    for n in np.flatnonzero(unknown.any(0)):
-        count = int(unknown[:, n].sum())
-        time = panel.times[int(unknown[:, n].argmax())]
-        message = (
-            f"{panel.symbols[n]} has no spread on {count} bar{'s' * (count > 1)}, first on {stamp(time, panel.bar)}: "
-            "its spreads cannot be charged."
-        )
-        yield Flaw("spread", False, message, panel.symbols[n], time)
 
 
 def _survivorship(panel: Panel) -> Iterator[Flaw]:

@@ -8,16 +8,29 @@ Weights are [T, N] arrays over the same bars and assets; bars without holdings c
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS, Interval, block_length, bootstrap_statistics
-from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON, is_constant
+from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS, Interval, block_length, bootstrap_statistics, resample_bars
+from finrl_pod.evaluate.metrics import (
+    BARS_PER_YEAR,
+    COUNT,
+    PERCENT,
+    RATIO,
+    RISK_EPSILON,
+    Metric,
+    excess_returns,
+    is_constant,
+    simple_returns,
+)
 from finrl_pod.evaluate.significance import REGRESSION, alpha_series, mean_interval
-from finrl_pod.prices import Floats
+from finrl_pod.prices import Bools, Floats
 
 LEVEL = 0.90  # coverage of the intervals
 SIGNIFICANCE = 1.645  # standard errors of a one-sided test at 5%
@@ -191,3 +204,203 @@ def _weight_pair(weights: ArrayLike, base: ArrayLike) -> tuple[Floats, Floats]:
     if first.ndim != 2 or first.shape != second.shape:
         raise InputError(f"weights must be [T, N] over the same bars and assets, got {first.shape} and {second.shape}")
     return first, second
+
+
+# ---------------------------------------------------------------------- metrics against a benchmark
+
+MIN_RETURNS = 3  # fewer leave no degree of freedom to the regression
+
+
+BENCHMARK_METRICS = (
+    Metric(
+        "alpha",
+        "alpha",
+        "Alpha",
+        PERCENT,
+        "annual intercept of the regression of excess returns on the excess returns of the benchmark",
+        "higher",
+    ),
+    Metric(
+        "beta",
+        "beta",
+        "Beta",
+        RATIO,
+        "slope of the regression of excess returns on the excess returns of the benchmark",
+    ),
+    Metric(
+        "correlation",
+        "correlation",
+        "Correlation",
+        RATIO,
+        "correlation of the excess returns with the excess returns of the benchmark",
+    ),
+    Metric("tracking_error", "TE", "Tracking error", PERCENT, "annualised standard deviation of active returns"),
+    Metric(
+        "information_ratio",
+        "IR",
+        "Information ratio",
+        RATIO,
+        "annualised mean active return over tracking error",
+        "higher",
+    ),
+    Metric(
+        "up_capture",
+        "up",
+        "Up capture",
+        RATIO,
+        "compound return on the bars on which the benchmark rose, over the compound return of the benchmark",
+        "higher",
+    ),
+    Metric(
+        "down_capture",
+        "down",
+        "Down capture",
+        RATIO,
+        "compound return on the bars on which the benchmark fell, over the compound return of the benchmark; near 1 "
+        "over years of daily bars, where falls compound to almost -100%",
+        "lower",
+    ),
+)
+ACTIVE_SHARE = Metric(
+    "active_share",
+    "active share",
+    "Active share",
+    PERCENT,
+    "half the sum of absolute differences between the weights of the account and of the benchmark",
+)
+EFFECTIVE_NUMBER = Metric(
+    "effective_number",
+    "effective holdings",
+    "Effective holdings",
+    COUNT,
+    "(sum of weights)² over the sum of squared weights, mean over the bars: equal positions that are as concentrated",
+)
+COMPARISON_METRICS = (*BENCHMARK_METRICS, ACTIVE_SHARE, EFFECTIVE_NUMBER)
+
+
+def benchmark_metrics(
+    equity: ArrayLike, benchmark: ArrayLike, periods_per_year: float = BARS_PER_YEAR, risk_free: ArrayLike | None = None
+) -> dict[str, float]:
+    """Values of `BENCHMARK_METRICS` by name, of equity [T] against the equity [T] of a benchmark.
+
+    risk_free: [T-1], return of cash. NaN where undefined: for fewer than `MIN_RETURNS` returns, a constant benchmark,
+    or an account equal to it. Raises InputError for lengths that differ and as `metrics.simple_returns`.
+    """
+    returns = simple_returns(equity)
+    benchmark_returns = simple_returns(benchmark)
+    if returns.ndim != 1 or returns.shape != benchmark_returns.shape:
+        raise InputError(
+            f"an account and its benchmark must cover the same bars, got {returns.shape} and {benchmark_returns.shape} "
+            "returns"
+        )
+    if len(returns) < MIN_RETURNS:
+        return {metric.name: float("nan") for metric in BENCHMARK_METRICS}
+    excess, benchmark_excess = (excess_returns(curve, risk_free) for curve in (equity, benchmark))
+    covariance = np.cov(excess, benchmark_excess, ddof=1)
+    deviation, benchmark_deviation = np.sqrt(np.diag(covariance))
+    beta = _defined_ratio(covariance[0, 1], covariance[1, 1], RISK_EPSILON**2)
+    active = returns - benchmark_returns
+    active_deviation = float(active.std(ddof=1))
+    scale = float(np.sqrt(periods_per_year))
+    return {
+        "alpha": float(excess.mean() - beta * benchmark_excess.mean()) * periods_per_year,
+        "beta": beta,
+        "correlation": _defined_ratio(covariance[0, 1], deviation * benchmark_deviation, RISK_EPSILON**2),
+        "tracking_error": active_deviation * scale,
+        "information_ratio": _defined_ratio(float(active.mean()) * scale, active_deviation),
+        "up_capture": _capture(returns, benchmark_returns, benchmark_returns > 0, periods_per_year),
+        "down_capture": _capture(returns, benchmark_returns, benchmark_returns < 0, periods_per_year),
+    }
+
+
+def _capture(returns: Floats, benchmark_returns: Floats, bars: Bools, periods_per_year: float) -> float:
+    """Ratio of annualised compound returns over the selected bars [T-1] (Morningstar)."""
+    if not bars.any():
+        return float("nan")
+    exponent = periods_per_year / int(bars.sum())
+    growth, benchmark_growth = (float(np.prod(1 + x[bars])) ** exponent - 1 for x in (returns, benchmark_returns))
+    return _defined_ratio(growth, benchmark_growth)
+
+
+def holdings_metrics(weights: ArrayLike, benchmark: ArrayLike | None = None) -> dict[str, float]:
+    """Mean effective number of holdings of weights [T, N], and mean active share against benchmark weights [T, N].
+
+    Over bars with holdings (of both); NaN if there are none. Without benchmark weights, only the first.
+    """
+    values = {EFFECTIVE_NUMBER.name: known_mean(effective_number(weights))}
+    if benchmark is not None:
+        values[ACTIVE_SHARE.name] = known_mean(active_share(weights, benchmark))
+    return values
+
+
+def _defined_ratio(gain: float, risk: float, smallest: float = RISK_EPSILON) -> float:
+    return float(gain / risk) if abs(risk) > smallest else float("nan")
+
+
+def known_mean(values: Floats) -> float:
+    known_values = values[np.isfinite(values)]
+    return float(known_values.mean()) if len(known_values) else float("nan")
+
+
+# ---------------------------------------------------------------------- stop rule: band of the active return
+
+BAND_LEVEL = 0.05  # share of histories that leave the band within HORIZON bars
+HORIZON = 252  # bars
+
+
+@dataclass(frozen=True)
+class ActiveBand:
+    """Lower edge of active log returns after 1 to D bars. level: share of histories below it at some bar."""
+
+    level: float
+    lower: tuple[float, ...]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ActiveBand:
+        """The band of `plain`."""
+        return cls(float(values["level"]), tuple(float(edge) for edge in values["lower"]))
+
+    def to_dict(self) -> dict[str, float | list[float]]:
+        """Plain JSON values."""
+        return {"level": self.level, "lower": [float(f"{edge:.6g}") for edge in self.lower]}
+
+    def edge(self, bars: int) -> float:
+        """Lower edge after a number of bars of at least 1; beyond the last edge, the last one."""
+        return self.lower[min(bars, len(self.lower)) - 1]
+
+
+def active_band(
+    account: ArrayLike, base: ArrayLike, seed: int = 0, *, level: float = BAND_LEVEL, horizon: int = HORIZON,
+    draws: int = DRAWS,
+) -> ActiveBand | None:  # fmt: skip
+    """The band of the equity [T] of an account over its base [T] in a backtest.
+
+    None for fewer than `MIN_BARS` returns, an equity that is not above 0, and an account that never left its base.
+    """
+    account_equity = np.asarray(account, dtype=np.float64)
+    base_equity = np.asarray(base, dtype=np.float64)
+    if len(account_equity) <= MIN_BARS or min(account_equity.min(), base_equity.min()) <= 0:
+        return None
+    active: Floats = np.diff(np.log(account_equity) - np.log(base_equity))
+    if np.ptp(active) == 0:
+        return None
+    rng = np.random.default_rng(seed)
+    sums = _drawn_sums(active, horizon, draws, rng)
+    ranks = sums.argsort(0).argsort(0)  # [draws, D] from 0, the lowest
+    rank = int(np.sort(ranks.min(1))[math.floor(level * draws)])
+    lower = np.sort(sums, 0)[rank]
+    return ActiveBand(level, tuple(lower.tolist()))
+
+
+def active_growth(account: Sequence[float], base: Sequence[float]) -> tuple[int, float]:
+    """(bars, log growth of an account minus its base) over the marks, at most the last `HORIZON` bars."""
+    bars = min(len(account) - 1, HORIZON)
+    return bars, math.log(account[-1] / account[-1 - bars]) - math.log(base[-1] / base[-1 - bars])
+
+
+def _drawn_sums(active: Floats, horizon: int, draws: int, rng: np.random.Generator) -> Floats:
+    """Sums [draws, D] over the first 1 to D bars of resampled histories."""
+    rows = math.ceil(draws * horizon / len(active))  # resampled series end to end, cut into histories
+    bars = resample_bars(len(active), block_length(active), rows, rng).reshape(-1)[: draws * horizon]
+    sums: Floats = active[bars].reshape(draws, horizon).cumsum(1)
+    return sums

@@ -36,7 +36,6 @@ from finrl_pod.tables import stored
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Window
 
 ATTRIBUTION_BARS = 256  # bars whose costs are attributed at a time
-NAMED_ASSETS = 5  # in an error
 RUIN_FLOOR = 1e-9  # share of the starting equity that a ruined account counts as in log returns
 
 Decide = Callable[[int, Tensor, Tensor], Tensor | None]
@@ -103,14 +102,6 @@ def features_at(market: MarketTensor, t: int, columns: list[int] | None, bars: i
     return values
 
 
-def _short_window(error: BaseException, window: Window) -> str:
-    """A hint if a strategy may have asked for more bars than there are yet."""
-    if not isinstance(error, IndexError):
-        return ""
-    bars = len(window.times)
-    return f"; the window has {bars} bar{'s' * (bars != 1)} here, fewer at the start of the data: return None to wait"
-
-
 def target_weights_of(strategy: Strategy, window: Window, positions: Positions, when: str) -> Floats | None:
     """Call a strategy and return a copy of its target weights [N], or None.
 
@@ -126,7 +117,7 @@ def target_weights_of(strategy: Strategy, window: Window, positions: Positions, 
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(
             f"strategy {strategy.name} failed at {when}: {' '.join(text.split())}, {Path(frame.filename).name} line "
-            f"{frame.lineno}{_short_window(error, window)}"
+            f"{frame.lineno}"
         ) from error
     if target is None:
         return None
@@ -421,21 +412,10 @@ def _target_trades(
 def check_weights(market: MarketTensor, t: int, weights: Tensor, rules: ExecutionRules) -> None:
     """Raises InputError naming the date of the bar for invalid target weights [B, N] (see `weights_error`)."""
     if error := weights_error(weights, market.symbols, limit=1.0 + rules.borrow, short=rules.short):
-        hint = "" if torch.isfinite(weights).all() else _untraded_hint(market, t)
+        hint = ""
+        if not market.tradable[t].all() and not torch.isfinite(weights).all():
+            hint = "; assets without a bar have NaN closes: give weight 0 where window.tradable[-1] is False"
         raise InputError(f"target weights at {bar_date(market, t)} {error}{hint}")
-
-
-def _untraded_hint(market: MarketTensor, t: int) -> str:
-    """The likely cause of a NaN weight, to end an error: assets without a close. One makes every mean and sum NaN."""
-    absent = [market.symbols[n] for n in (~market.tradable[t]).nonzero().flatten().tolist()]
-    if not absent:
-        return ""
-    names = ", ".join(absent[:NAMED_ASSETS]) + f" and {len(absent) - NAMED_ASSETS} more" * (len(absent) > NAMED_ASSETS)
-    verb, close, pronoun = ("does", "its close is", "it") if len(absent) == 1 else ("do", "their closes are", "them")
-    return (
-        f"; {names} {verb} not trade on this bar, so {close} NaN: give {pronoun} weight 0 where window.tradable[-1] is "
-        "False"
-    )
 
 
 def check_cash(cash: float) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from finrl_pod.errors import SetupError
 from finrl_pod.files import write_bytes, write_text
 
 if TYPE_CHECKING:  # the dashboard uses this module without loading torch
@@ -64,44 +63,26 @@ def write_table(stem: Path, columns: Mapping[str, Column]) -> tuple[Path, Path]:
     In the CSV, times are ISO text, and text cells and headings that begin like a formula get a leading apostrophe.
     Parquet holds the values unchanged.
     """
+    sink = io.BytesIO()
+    pd.DataFrame(columns).to_parquet(sink, index=False)
     return (
-        write_bytes(stem.with_name(f"{stem.name}.parquet"), parquet_bytes(columns)),
+        write_bytes(stem.with_name(f"{stem.name}.parquet"), sink.getvalue()),
         write_text(stem.with_name(f"{stem.name}.csv"), csv_text(columns)),
     )
 
 
-def parquet_bytes(columns: Mapping[str, Column]) -> bytes:
-    """The table as a Parquet file. Raises SetupError without pyarrow."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise SetupError("Parquet files need pyarrow, which is missing: install pyarrow") from None
-    sink = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table({name: pyarrow.array(values) for name, values in columns.items()}), sink)
-    return sink.getvalue()
-
-
 def csv_text(columns: Mapping[str, Column]) -> str:
     """The table as CSV (RFC 4180): quotes where needed, NaN as an empty cell, floats in full precision."""
-    sink = io.StringIO()
-    writer = csv.writer(sink, lineterminator="\r\n")
-    writer.writerow([escape_formula(name) for name in columns])
-    writer.writerows(zip(*(_cells(values) for values in columns.values()), strict=True))
-    return sink.getvalue()
+    frame = pd.DataFrame(columns)
+    for name, column in frame.items():
+        if column.dtype.kind == "M":
+            is_daily = bool((column == column.dt.normalize()).all())
+            frame[name] = column.dt.strftime("%Y-%m-%d" if is_daily else "%Y-%m-%dT%H:%M:%S")
+        elif not pd.api.types.is_numeric_dtype(column.dtype):
+            frame[name] = [None if pd.isna(value) else escape_formula(str(value)) for value in column]
+    return str(frame.rename(columns=escape_formula).to_csv(index=False, lineterminator="\r\n"))
 
 
 def escape_formula(text: str) -> str:
     """Prefix text that begins like a formula with an apostrophe, so that no spreadsheet executes it."""
     return f"'{text}" if text.startswith(FORMULA_STARTS) else text
-
-
-def _cells(values: Column) -> list[Any]:
-    array = np.asarray(values)
-    if array.dtype.kind == "M":
-        days = array.astype("datetime64[D]")
-        times = days if bool((days == array).all()) else array.astype("datetime64[s]")
-        return [str(time) for time in times]
-    if array.dtype.kind in "fiub":
-        return ["" if value != value else repr(value) for value in array.tolist()]
-    return [escape_formula(str(value)) if value is not None else "" for value in values]

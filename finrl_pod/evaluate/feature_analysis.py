@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.errors import DataError, InputError
-from finrl_pod.evaluate.benchmark_metrics import known_mean
+from finrl_pod.evaluate.active_management import known_mean
 from finrl_pod.evaluate.intervals import MIN_BARS, overlapping_mean_interval
 from finrl_pod.types import Bools, Floats, MarketTensor
 

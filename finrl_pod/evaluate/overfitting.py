@@ -7,10 +7,11 @@ splits in which it is not better than the median.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -137,3 +138,198 @@ def _checked_returns(returns: ArrayLike, blocks: int, metric: Metric) -> Floats:
     elif metric != "mean":
         raise InputError(f"the metric of PBO must be sharpe or mean, got {metric!r}")
     return values
+
+
+# ---------------------------------------------------------------------- selection among trials without an edge
+
+Selection = Literal["best", "greedy"]
+DRAWS = 10_000
+MAX_TRIALS = 1_500  # of more trials, this many evenly spaced ones are used
+# of greedy selection, as in `finrl_pod.tournament.selection`
+MAX_ADDITIONS = 64
+MIN_GAIN = 1e-9
+MAX_DRAWN = 2**22  # z-scores drawn at a time
+QUANTILES = 2_000
+
+
+def selected_z_scores(
+    trials: Floats, members: int, selection: Selection = "best", *, seed: int = 0, draws: int = DRAWS
+) -> Floats:
+    """Z-scores [draws], ascending, of an ensemble selected from trials without an edge.
+
+    trials: active returns [T, N] on the bars of the selection; columns that are not finite or constant are left out.
+    members: trials with the highest z-scores that form the ensemble, with equal shares. selection: "best" ends with
+    them; "greedy" then adds, with replacement, the trial that improves the ensemble most, as long as one does (Caruana
+    et al. 2004). Raises InputError for no members, and where no trial is left.
+    """
+    values = np.asarray(trials, dtype=np.float64)
+    values = values[:, np.isfinite(values).all(0)]
+    values = values[:, values.std(0) > RISK_EPSILON]
+    if not values.shape[1]:
+        raise InputError("the selection on validation needs at least one trial with returns that vary")
+    if values.shape[1] > MAX_TRIALS:
+        values = values[:, np.linspace(0, values.shape[1] - 1, MAX_TRIALS).round().astype(int)]
+    covariance = np.atleast_2d(np.cov(values.T))
+    return null_z_scores(covariance, members, selection, seed=seed, draws=draws)
+
+
+def null_z_scores(
+    covariance: Floats, members: int, selection: Selection = "best", *, seed: int = 0, draws: int = DRAWS
+) -> Floats:
+    """As `selected_z_scores`, for trials with a given covariance [N, N] of returns."""
+    if members < 1:
+        raise InputError(f"an ensemble needs at least 1 member, got {members}")
+    values, vectors = np.linalg.eigh(covariance)
+    is_positive = values > values.max() * 1e-12
+    factor = vectors[:, is_positive] * np.sqrt(values[is_positive])  # [N, K]: covariance = factor factor'
+    rng = np.random.default_rng(seed)
+    choose = _best if selection == "best" else _greedy
+    chunk = max(MAX_DRAWN // len(covariance), 1)
+    chunks = []
+    for start in range(0, draws, chunk):
+        means = rng.normal(size=(min(chunk, draws - start), factor.shape[1])) @ factor.T  # sqrt(T) mean, [B, N]
+        chunks.append(choose(means, covariance, members))
+    return np.sort(np.concatenate(chunks))
+
+
+def _best(means: Floats, covariance: Floats, members: int) -> Floats:
+    """Z-scores [B] of the mean of the trials with the highest z-scores."""
+    members = min(members, len(covariance))
+    scores = means / np.sqrt(np.diag(covariance))
+    best_trials = np.argpartition(-scores, members - 1, axis=1)[:, :members]  # [B, members]
+    variance = covariance[best_trials[:, :, None], best_trials[:, None, :]].sum((1, 2))
+    return np.asarray(np.take_along_axis(means, best_trials, 1).sum(1) / np.sqrt(variance), dtype=np.float64)
+
+
+def _greedy(means: Floats, covariance: Floats, members: int) -> Floats:
+    """Z-scores [B] of the ensembles that greedy selection ends with."""
+    variances = np.diag(covariance)
+    rows = np.arange(len(means))
+    members = min(members, len(covariance))
+    scores = means / np.sqrt(variances)
+    start = np.argpartition(-scores, members - 1, axis=1)[:, :members]
+    total = np.take_along_axis(means, start, 1).sum(1)
+    shared_covariance = covariance[start].sum(1)  # [B, N], covariance of the sum of the ensemble with every trial
+    variance = np.take_along_axis(shared_covariance, start, 1).sum(1)
+    best_scores = total / np.sqrt(variance)
+    for _ in range(MAX_ADDITIONS):
+        scores = (total[:, None] + means) / np.sqrt(
+            np.maximum(variance[:, None] + 2 * shared_covariance + variances, variances * RISK_EPSILON)
+        )
+        best_trials = scores.argmax(1)
+        better = scores[rows, best_trials] > best_scores + MIN_GAIN
+        if not better.any():
+            break
+        draws = rows[better]
+        added_trials = best_trials[better]
+        total[draws] += means[draws, added_trials]
+        variance[draws] += 2 * shared_covariance[draws, added_trials] + variances[added_trials]
+        shared_covariance[draws] += covariance[added_trials]
+        best_scores[draws] = scores[draws, added_trials]
+    return np.asarray(best_scores, dtype=np.float64)
+
+
+def selection_p_value(z_score: float, null: Floats, repeats: float = 1.0) -> float:
+    """Probability that selection alone reaches a z-score, in (0, 1].
+
+    null: ascending z-scores of `selected_z_scores`. repeats: number of independent selections of which this champion
+    is the best (Sidak 1967), at least 1.
+    """
+    exceeding = len(null) - int(np.searchsorted(null, z_score, "left"))
+    single = (1 + exceeding) / (1 + len(null))
+    return single if repeats <= 1 else -math.expm1(repeats * math.log1p(-single)) if single < 1 else 1.0
+
+
+def effective_trials(null: Floats) -> float:
+    """Number of independent trials whose best has the same expected z-score as the selection; at least 1."""
+    from scipy.stats import norm
+
+    levels = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    target = float(null.mean())
+
+    def expected_best(count: float) -> float:
+        return float(norm.ppf(levels ** (1 / count)).mean())
+
+    low, high = 1.0, 2.0
+    if target <= expected_best(low):
+        return 1.0
+    while expected_best(high) < target:
+        high *= 2
+    while high - low > 1e-3 * low:
+        middle = (low + high) / 2
+        low, high = (middle, high) if expected_best(middle) < target else (low, middle)
+    return (low + high) / 2
+
+
+# ---------------------------------------------------------------------- distinct trials
+
+MAX_CLUSTERED = 1_500  # of more trials, this many evenly spaced ones are clustered
+MIN_DISTANCE = 0.01  # below it (a correlation above 0.9998) trials are equal
+COPY = 1e-5  # distance of a copy: its returns differ by rounding
+
+
+def effective_trial_count(returns: ArrayLike) -> int:
+    """Number of clusters, 1 to N, among returns [T, N] of trials over the same bars.
+
+    Trials with constant returns or returns that are not finite count as one cluster. Raises InputError for another
+    shape.
+    """
+    values = np.asarray(returns, dtype=np.float64)
+    if values.ndim != 2 or not values.shape[1]:
+        raise InputError(f"clustering needs returns of bars x trials, got an array of shape {values.shape}")
+    finite = np.isfinite(values).all(0)
+    moving = np.zeros_like(finite)
+    moving[finite] = values[:, finite].std(0) > RISK_EPSILON
+    constant_cluster = int(not moving.all())
+    trial_numbers = np.flatnonzero(moving)
+    if len(trial_numbers) > MAX_CLUSTERED:
+        trial_numbers = trial_numbers[np.linspace(0, len(trial_numbers) - 1, MAX_CLUSTERED).round().astype(int)]
+    return constant_cluster + _best_cluster_count(values[:, trial_numbers])
+
+
+def _best_cluster_count(values: np.ndarray) -> int:
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    if values.shape[1] < 2:
+        return int(values.shape[1])
+    correlation = np.clip(np.corrcoef(values.T), -1, 1)
+    distance = np.sqrt((1 - correlation) / 2)
+    np.fill_diagonal(distance, 0.0)
+    # A pair of copies is a perfect cluster: with them, every trial that was made twice would count.
+    distinct_trials = [n for n in range(len(distance)) if not (distance[n, :n] <= COPY).any()]
+    distance = distance[np.ix_(distinct_trials, distinct_trials)]
+    if distance.max() <= MIN_DISTANCE:
+        return 1
+    if len(distinct_trials) == 2:  # one cluster if their correlation is above one half
+        return 1 if distance[0, 1] < 0.5 else 2
+    tree = linkage(squareform(distance, checks=False), "average")
+    best, count = 0.0, 1  # a single cluster has a silhouette of 0
+    for k in _candidates(len(distance)):
+        labels = fcluster(tree, k, "maxclust")
+        if len(np.unique(labels)) == k:
+            score = _silhouette(distance, labels - 1, k)
+            if score > best:
+                best, count = score, k
+    return count
+
+
+def _candidates(trials: int) -> list[int]:
+    """Numbers of clusters to try: all up to 32, then geometrically spaced up to all trials but one."""
+    dense = range(2, min(trials, 33))
+    sparse: Any = np.unique(np.geomspace(33, trials - 1, 24).round().astype(int)) if trials > 34 else []
+    return [*dense, *(int(k) for k in sparse)]
+
+
+def _silhouette(distance: np.ndarray, labels: np.ndarray, k: int) -> float:
+    """Mean silhouette (Rousseeuw 1987) of labels [N] in 0..k-1 with distances [N, N]; singletons count as 0."""
+    one_hot = np.eye(k)[labels]
+    sizes = one_hot.sum(0)
+    sums = distance @ one_hot  # [N, k]
+    cluster_sizes = sizes[labels]
+    within_distance = sums[np.arange(len(labels)), labels] / np.maximum(cluster_sizes - 1, 1)
+    means = sums / sizes
+    means[np.arange(len(labels)), labels] = np.inf
+    nearest = means.min(1)
+    widest = np.maximum(np.maximum(within_distance, nearest), RISK_EPSILON)
+    return float(np.where(cluster_sizes > 1, (nearest - within_distance) / widest, 0.0).mean())

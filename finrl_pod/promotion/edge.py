@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.active_management import LEVEL, annual_mean
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON, max_drawdown
-from finrl_pod.evaluate.selection_null import DRAWS, Selection, effective_trials, selected_z_scores, selection_p_value
+from finrl_pod.evaluate.overfitting import DRAWS, Selection, effective_trials, selected_z_scores, selection_p_value
 from finrl_pod.evaluate.significance import (
     MAX_Z_SCORE,
     REGRESSION,

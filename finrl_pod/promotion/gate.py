@@ -18,8 +18,7 @@ import numpy as np
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.intervals import MIN_BARS, account_intervals
 from finrl_pod.evaluate.metrics import bars_per_year, excess_returns, is_constant, max_drawdown, simple_returns
-from finrl_pod.evaluate.overfitting import Overfitting, backtest_overfitting
-from finrl_pod.evaluate.selection_null import Selection
+from finrl_pod.evaluate.overfitting import Overfitting, Selection, backtest_overfitting, effective_trial_count
 from finrl_pod.evaluate.significance import (
     deflated_sharpe,
     minimum_track_record,
@@ -28,7 +27,6 @@ from finrl_pod.evaluate.significance import (
     sharpe_standard_error,
 )
 from finrl_pod.promotion.edge import SelectedPeriod, measure_edge
-from finrl_pod.promotion.effective_trials import effective_trial_count
 from finrl_pod.promotion.verdict import (
     Edge,
     Histogram,

@@ -43,7 +43,6 @@ class TrialLog:
         self.folder = folder
         self.config = config
         self.data = panel.sha256
-        self.name = panel.name
         self.first, self.last = span_dates(panel, validation)
         self.reference = reference
         self._reference = simple_returns(reference.equity)
@@ -63,7 +62,7 @@ class TrialLog:
             self._trial(score.id, score.generation, excess[:, p], dict(score.hyperparameters))
             for p, score in enumerate(scores)
         ]
-        self.registry.add(self.data, self.config.sha256, trials, self.name)
+        self.registry.add(self.data, self.config.sha256, trials)
 
     def champion(self, result: BacktestResult) -> Floats:
         """Count the ensemble by its backtest on validation; returns its active returns [T]."""

@@ -23,6 +23,7 @@ import numpy as np
 
 from finrl_pod.data.store import Store
 from finrl_pod.errors import SetupError
+from finrl_pod.evaluate.overfitting import effective_trial_count
 from finrl_pod.files import HOME_VARIABLE, home
 from finrl_pod.prices import Floats, Panel
 from finrl_pod.promotion.dataset_fingerprint import (
@@ -33,7 +34,6 @@ from finrl_pod.promotion.dataset_fingerprint import (
     development_period,
     same_market,
 )
-from finrl_pod.promotion.effective_trials import effective_trial_count
 from finrl_pod.promotion.verdict import TrialCounts, Verdict
 
 FILE = "register.sqlite"
@@ -53,7 +53,6 @@ CREATE TABLE IF NOT EXISTS looks (
 CREATE TABLE IF NOT EXISTS outlines (
     data TEXT PRIMARY KEY, symbols TEXT NOT NULL, days BLOB NOT NULL, levels BLOB NOT NULL
 );
-CREATE TABLE IF NOT EXISTS names (data TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (data, name));
 """
 # Looks that overlap a period given by its last and first time, compared by date.
 _OVERLAPPING = "substr(first, 1, 10) <= substr(?, 1, 10) AND substr(last, 1, 10) >= substr(?, 1, 10)"
@@ -104,31 +103,18 @@ class LookEntry:
 class DataSet:
     """Trials and looks of a data set. last: time of the latest one.
 
-    same_market: hashes of the data sets that show the same market. recorded_names: names that the data set had when it
-    was used, oldest first.
+    label: names of these prices in the store, else the start of their hash. clustered: number of distinct trials.
+    same_market: labels of the data sets that show the same market.
     """
 
     data_sha256: str
+    label: str
     trials: int
+    clustered: int
     runs: int
     last: str
     looks: tuple[LookEntry, ...]
     same_market: tuple[str, ...]
-    recorded_names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class StoredDataSet(DataSet):
-    """A data set with its names in the store; same_market: labels instead of hashes.
-
-    names: all names of these prices in the store. name: the one that they were used under, else the first; None for
-    prices that the store lacks. label: distinguishes data sets in lists. clustered: number of distinct trials.
-    """
-
-    name: str | None
-    names: tuple[str, ...]
-    label: str
-    clustered: int
 
 
 class TrialRegistry:
@@ -147,8 +133,8 @@ class TrialRegistry:
             (version,) = database.execute("PRAGMA user_version").fetchone()
             database.execute(f"PRAGMA user_version = {int(version)}")  # written even if it is the same
 
-    def add(self, data: str, run: str, trials: Sequence[Trial], name: str = "") -> None:
-        """Count trials of one run; trials that are already counted stay. name: name of the data set in lists."""
+    def add(self, data: str, run: str, trials: Sequence[Trial]) -> None:
+        """Count trials of one run; trials that are already counted stay."""
         rows = [
             (data, run, t.agent, t.seed, t.generation, json.dumps(dict(t.hyperparameters), sort_keys=True),
              t.first, t.last, t.sharpe, None if t.excess is None else _packed_float32(t.excess), _now())
@@ -156,7 +142,6 @@ class TrialRegistry:
         ]  # fmt: skip
         with self._open() as database:
             database.executemany(f"INSERT OR IGNORE INTO trials VALUES ({', '.join('?' * 11)})", rows)
-            _store_name(database, data, name)
 
     def counts(self, data: str) -> TrialCounts:
         """Number of trials on a data set, raw and clustered."""
@@ -182,12 +167,6 @@ class TrialRegistry:
                 data: _unpack_fingerprint(*row)
                 for data, *row in database.execute("SELECT data, symbols, days, levels FROM outlines ORDER BY data")
             }
-        markets: dict[str, list[str]] = defaultdict(list)
-        for (a, first), (b, second) in itertools.combinations(fingerprints.items(), 2):
-            if same_market(first, second):
-                markets[a].append(b)
-                markets[b].append(a)
-        with self._open() as database:
             trials = {
                 data: row
                 for data, *row in database.execute(
@@ -197,23 +176,31 @@ class TrialRegistry:
             looks = database.execute(
                 "SELECT data, subject, first, last, what, made, rowid FROM looks ORDER BY rowid"
             ).fetchall()
-            names: dict[str, list[str]] = defaultdict(list)
-            for data, name in database.execute("SELECT data, name FROM names ORDER BY rowid"):
-                names[data].append(name)
-            entries: dict[str, list[LookEntry]] = defaultdict(list)
+        markets: dict[str, list[str]] = defaultdict(list)
+        for (a, first), (b, second) in itertools.combinations(fingerprints.items(), 2):
+            if same_market(first, second):
+                markets[a].append(b)
+                markets[b].append(a)
+        entries: dict[str, list[LookEntry]] = defaultdict(list)
+        with self._open() as database:
             for data, subject, begin, end, description, time, row_number in looks:
                 hashes = [data, *markets[data]]
                 look = Look(data, subject, begin, end, description)
                 number = _count(database, hashes, look, until=row_number)
                 look_count = _count(database, hashes, look)
                 entries[data].append(LookEntry(begin, end, description, time, number, look_count))
+        names: dict[str, list[str]] = defaultdict(list)
+        for manifest in Store().list():
+            names[manifest.sha256].append(manifest.name)
+        digests = list(dict.fromkeys([*trials, *entries]))
+        labels = {data: ", ".join(names[data]) or data[:SHORT_HASH] for data in digests}
         data_sets = []
-        for data in dict.fromkeys([*trials, *entries]):
+        for data in digests:
             count, runs, made = trials.get(data, (0, 0, ""))
             latest = max([made, *(entry.made for entry in entries[data])])
-            data_sets.append(
-                DataSet(data, count, runs, latest, tuple(entries[data]), tuple(markets[data]), tuple(names[data]))
-            )
+            others = tuple(labels[other] for other in markets[data] if other in labels)
+            clustered = self.counts(data).clustered
+            data_sets.append(DataSet(data, labels[data], count, clustered, runs, latest, tuple(entries[data]), others))
         return sorted(data_sets, key=lambda entry: (entry.last, entry.data_sha256), reverse=True)
 
     def look(self, look: Look, panel: Panel | None = None) -> int:
@@ -235,7 +222,6 @@ class TrialRegistry:
                 if _stored_fingerprint(database, look.data) is None:
                     row = (look.data, *_pack_fingerprint(dataset_fingerprint(panel)))
                     database.execute("INSERT INTO outlines VALUES (?, ?, ?, ?)", row)
-                _store_name(database, look.data, panel.name)
                 data = _same_market_data(database, look, _stored_fingerprint(database, look.data))
             database.execute(
                 "INSERT OR IGNORE INTO looks VALUES (?, ?, ?, ?, ?, NULL, ?)",
@@ -323,11 +309,6 @@ def _key(look: Look) -> tuple[str, str, str, str]:
     return look.data, look.subject, look.first, look.last
 
 
-def _store_name(database: sqlite3.Connection, data: str, name: str) -> None:
-    if name:
-        database.execute("INSERT OR IGNORE INTO names VALUES (?, ?)", (data, name))
-
-
 def _same_market_data(database: sqlite3.Connection, look: Look, fingerprint: DatasetFingerprint | None) -> list[str]:
     """Hashes of data sets that show the market of a look on its days, first its own."""
     rows = database.execute(
@@ -367,39 +348,3 @@ def _unpacked_float32(data: bytes) -> Floats:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def list_data_sets(registry: TrialRegistry, data: str | None = None) -> list[StoredDataSet]:
-    """The data sets of the registry with their names in the store, latest first. data: only this panel of the store."""
-    store = Store()
-    names: dict[str, list[str]] = defaultdict(list)
-    for manifest in store.list():
-        if not manifest.fault:
-            names[manifest.sha256].append(manifest.name)
-    selected_hash = None if data is None else store.load(data).sha256
-    entries = registry.data_sets()
-    labels = {entry.data_sha256: _label(entry, names[entry.data_sha256]) for entry in entries}
-    data_sets = []
-    for entry in entries:
-        digest = entry.data_sha256
-        if selected_hash in (None, digest):
-            stored_names = names[digest]
-            previous_names = [name for name in entry.recorded_names if name in stored_names]
-            markets = tuple(labels.get(key, ", ".join(names[key]) or key) for key in entry.same_market)
-            data_sets.append(
-                StoredDataSet(
-                    **{**vars(entry), "same_market": markets},
-                    name=next(iter((*previous_names, *stored_names)), None),
-                    names=tuple(stored_names),
-                    label=labels[digest],
-                    clustered=registry.counts(digest).clustered,
-                )
-            )
-    return data_sets
-
-
-def _label(entry: DataSet, stored_names: Sequence[str]) -> str:
-    """The names of the store, else the recorded ones with the start of the hash, else the start of the hash."""
-    digest = entry.data_sha256[:SHORT_HASH]
-    recorded_names = ", ".join(entry.recorded_names)
-    return ", ".join(stored_names) or (f"{recorded_names} [{digest}]" if recorded_names else digest)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.metrics import RISK_EPSILON
-from finrl_pod.evaluate.selection_null import selected_z_scores, selection_p_value
+from finrl_pod.evaluate.overfitting import selected_z_scores, selection_p_value
 from finrl_pod.evaluate.significance import mean_z_score
 from finrl_pod.settings.run import RunConfig, TournamentConfig
 from finrl_pod.tournament.leaderboard import Leaderboard, root_id

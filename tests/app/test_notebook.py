@@ -65,7 +65,6 @@ def named() -> pd.DataFrame:
         frame().rename_axis("Date").reset_index(),
         frame().set_axis(DAYS.astype(str)),
         frame().set_axis([day.date() for day in DAYS]),
-        frame().set_axis(DAYS.to_period("D")),
         frame().sample(frac=1, random_state=0),
         named(),
         named().rename_axis([None, None]).swaplevel(),
@@ -485,17 +484,6 @@ def test_an_agent_is_audited_on_its_own_market_and_rules(monkeypatch: pytest.Mon
     assert given[0].environment.cost_bps == 25
     assert given[0].splits == trained.market.config.splits
     assert Store().load(given[0].data.name).sha256 == trained.market.panel.sha256
-
-
-def test_where_dates_may_be_is_told() -> None:
-    numbered = frame()
-    numbered.index = pd.Index([int(f"{day:%Y%m%d}") for day in DAYS])
-    with pytest.raises(DataError, match=r'become dates by pd\.to_datetime\(frame\.index, format="%Y%m%d"\)'):
-        fp.load_prices(numbered)
-    unindexed = frame().reset_index(names="when")
-    with pytest.raises(DataError, match=r"if 'when' holds the dates: frame\.set_index\('when'\)"):
-        fp.load_prices(unindexed)
-    assert fp.load_prices(frame().reset_index(names="day")).close.shape == (700, 3)
 
 
 def test_functions_in_settings_are_given_by_name() -> None:

@@ -16,7 +16,7 @@ from finrl_pod_app.prices.panels import backtest_period
 from finrl_pod_strategies.baselines import BASELINES
 
 from finrl_pod.errors import ConfigError, DataError, InputError, Interrupted, RunError, SetupError
-from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS
+from finrl_pod.evaluate.active_management import BENCHMARK_METRICS
 from finrl_pod.evaluate.metrics import METRIC_NAMES
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import PPOConfig, RunConfig, SplitConfig

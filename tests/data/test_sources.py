@@ -6,11 +6,10 @@ import socket
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from finrl_pod.data import built_in_panels as sample
-from finrl_pod.data.built_in_panels import SampleSource, load_sample
+from finrl_pod.data.built_in_panels import load_sample
 from finrl_pod.data.sources import SOURCES, open_source
 from finrl_pod.data.sources.frames import Retry
 from finrl_pod.errors import DataError, SetupError
@@ -66,17 +65,6 @@ def test_the_samples_flaws_are_computed() -> None:
     assert sum("in one bar on" in flaw for flaw in panel.flaws) == (moves > 0.4).sum() == 4
 
 
-def test_the_sample_is_cut_to_tickers_and_dates_and_has_daily_bars_only() -> None:
-    source = SampleSource()
-    panel = source.fetch(("XOM", "AAPL"), pd.Timestamp("2020-01-02"), pd.Timestamp("2020-01-31"), "1d")
-    assert panel.symbols == ("XOM", "AAPL")
-    assert len(panel.times) == 21
-    with pytest.raises(DataError, match="no ticker NONE"):
-        source.fetch(("NONE",), pd.Timestamp("2020-01-02"), pd.Timestamp("2020-01-31"), "1d")
-    with pytest.raises(DataError, match="daily bars only"):
-        source.fetch((), pd.Timestamp("2020-01-02"), pd.Timestamp("2020-01-31"), "1h")
-
-
 def test_missing_sample_raises_setup_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample, "SAMPLE_FOLDER", tmp_path)
     with pytest.raises(SetupError, match="install finrl-pod again"):
@@ -88,7 +76,7 @@ def test_every_source_implements_the_protocol() -> None:
         source = open_source(name)
         assert isinstance(source, DataSource)
         assert source.name == name
-    with pytest.raises(DataError, match=r"one of sample, yfinance, alpaca, or file\.py:Class, got 'bloomberg'"):
+    with pytest.raises(DataError, match=r"one of yfinance, alpaca, or file\.py:Class, got 'bloomberg'"):
         open_source("bloomberg")
 
 

@@ -54,7 +54,6 @@ def test_a_long_file_has_spreads_and_sectors(tmp_path: Path) -> None:
     assert panel.sectors == ("energy", "banks")
     np.testing.assert_array_equal(panel.spread, [[0.001, 0.003], [0.002, np.nan]])
     assert panel.tradable.all()  # a bar without a spread can trade
-    assert any("B has no spread on 1 bar, first on 2024-01-03" in flaw for flaw in panel.flaws)
 
 
 @pytest.mark.parametrize(

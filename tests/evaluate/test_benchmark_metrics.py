@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS, benchmark_metrics, holdings_metrics
+from finrl_pod.evaluate.active_management import BENCHMARK_METRICS, benchmark_metrics, holdings_metrics
 
 
 def returns(seed: int = 0, bars: int = 500) -> tuple[np.ndarray, np.ndarray]:

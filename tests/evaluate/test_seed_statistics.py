@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.intervals import binomial_interval
-from finrl_pod.evaluate.seed_statistics import (
+from finrl_pod.evaluate.intervals import (
+    binomial_interval,
     difference_interval,
     interquartile_mean,
     interquartile_mean_interval,

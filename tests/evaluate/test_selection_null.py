@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate, stats
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.selection_null import effective_trials, null_z_scores, selected_z_scores, selection_p_value
+from finrl_pod.evaluate.overfitting import effective_trials, null_z_scores, selected_z_scores, selection_p_value
 
 
 def equicorrelated(trials: int, correlation: float) -> np.ndarray:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from finrl_pod.evaluate.stop_rule import HORIZON, ActiveBand, active_band, active_return
+from finrl_pod.evaluate.active_management import HORIZON, ActiveBand, active_band, active_growth
 from finrl_pod.types import Floats
 
 
@@ -60,6 +60,6 @@ def test_band_is_unchanged_by_json_and_ends_at_its_last_bar() -> None:
 
 
 def test_active_return_is_measured_over_a_year_at_most() -> None:
-    assert active_return([100, 110], [1, 1.05]) == (1, pytest.approx(math.log(1.1 / 1.05)))
+    assert active_growth([100, 110], [1, 1.05]) == (1, pytest.approx(math.log(1.1 / 1.05)))
     portfolio = [1.0] * 100 + [2.0] * (HORIZON + 1)
-    assert active_return(portfolio, [1.0] * len(portfolio)) == (HORIZON, 0.0)
+    assert active_growth(portfolio, [1.0] * len(portfolio)) == (HORIZON, 0.0)

@@ -13,7 +13,7 @@ from finrl_pod_app.paper.status_view import show_status
 from finrl_pod_strategies.mandate_account import BasePortfolio
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.stop_rule import ActiveBand
+from finrl_pod.evaluate.active_management import ActiveBand
 from finrl_pod.paper.execution.trader import LoadedStrategy
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.monitoring.status import ActiveReturnStatus, status

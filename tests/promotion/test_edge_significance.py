@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from finrl_pod.evaluate.selection_null import null_z_scores, selected_z_scores, selection_p_value
+from finrl_pod.evaluate.overfitting import null_z_scores, selected_z_scores, selection_p_value
 from finrl_pod.evaluate.significance import REGRESSION, alpha_series, mean_z_score
 from finrl_pod.promotion.edge import (
     ActivePeriod,

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import silhouette_score
 
 from finrl_pod.errors import InputError
-from finrl_pod.promotion.effective_trials import _silhouette, effective_trial_count
+from finrl_pod.evaluate.overfitting import _silhouette, effective_trial_count
 
 
 def groups(sizes: list[int], noise: float = 0.4, bars: int = 500, seed: int = 0) -> np.ndarray:

@@ -10,7 +10,7 @@ from finrl_pod_app.cli.console import make_console, plain_table, print_lines
 from finrl_pod_app.report.columns import display_name, number, percent
 
 if TYPE_CHECKING:
-    from finrl_pod.promotion.trial_registry import StoredDataSet
+    from finrl_pod.promotion.trial_registry import DataSet
     from finrl_pod_app.evaluation.audit import Audit
     from finrl_pod_app.report.records import RunReport
 
@@ -57,7 +57,7 @@ def show_rules(report: RunReport) -> None:
     console.print("Words explained: finrl-pod glossary", markup=False)
 
 
-def show_trials(path: str, data_sets: Sequence[StoredDataSet], last: int | None = None) -> None:
+def show_trials(path: str, data_sets: Sequence[DataSet], last: int | None = None) -> None:
     """Print one line per data set, and its looks. last: number of looks of each; None for all."""
     console = make_console()
     if not data_sets:
@@ -89,10 +89,6 @@ def show_trials(path: str, data_sets: Sequence[StoredDataSet], last: int | None 
             other_names = ", ".join(entry.same_market)
             line = f"{entry.label} is the same market as {other_names}: looks at either count for both."
             console.print(line, markup=False, soft_wrap=True)
-    if any("[" in entry.label for entry in data_sets):
-        console.print(
-            "[...]: prices that are not stored under that name any more, or a selection of its symbols.", markup=False
-        )
 
 
 def show_walkforward(document: Mapping[str, Any]) -> None:

@@ -113,11 +113,13 @@ def trials(
     as_json: Json = False,
 ) -> None:
     """Show the number of trials on each data set, and every look at a test period."""
-    from finrl_pod.promotion.trial_registry import TrialRegistry, list_data_sets
+    from finrl_pod.data.store import Store
+    from finrl_pod.promotion.trial_registry import TrialRegistry
     from finrl_pod_app.cli.console_evaluation import show_trials
 
     registry = TrialRegistry()
-    data_sets = list_data_sets(registry, data)
+    digest = None if data is None else Store().load(data).sha256
+    data_sets = [entry for entry in registry.data_sets() if digest in (None, entry.data_sha256)]
     if as_json:
         print_json({"register": str(registry.path), "data_sets": [dataclasses.asdict(entry) for entry in data_sets]})
     else:

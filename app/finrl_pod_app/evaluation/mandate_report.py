@@ -13,6 +13,7 @@ from finrl_pod_strategies.mandate_account import DesiredTilts
 from finrl_pod.evaluate.active_management import (
     LEVEL,
     TAIL,
+    active_band,
     active_return,
     active_share,
     active_statistics,
@@ -22,7 +23,6 @@ from finrl_pod.evaluate.active_management import (
 )
 from finrl_pod.evaluate.intervals import MIN_BARS
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
-from finrl_pod.evaluate.stop_rule import active_band
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.promotion.edge import ActivePeriod, edge_test
 from finrl_pod.promotion.gate import CHAMPION

@@ -14,8 +14,8 @@ from finrl_pod_strategies.user_strategy import load_user_strategy, strategy_hash
 
 from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, FinrlPodError, RegistryError, RunError
+from finrl_pod.evaluate.active_management import ActiveBand
 from finrl_pod.evaluate.intrabar_orders import orders_of
-from finrl_pod.evaluate.stop_rule import ActiveBand
 from finrl_pod.files import read_json
 from finrl_pod.paper.execution.trader import LoadedStrategy, StrategySource
 from finrl_pod.paper.settings import PaperConfig, allocations

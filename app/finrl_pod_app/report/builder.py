@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from finrl_pod.evaluate.benchmark_metrics import benchmark_metrics, holdings_metrics
+from finrl_pod.evaluate.active_management import benchmark_metrics, holdings_metrics
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.tearsheet import (
     BAND_LEVEL,

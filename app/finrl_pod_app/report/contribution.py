@@ -9,7 +9,7 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
-from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS, COMPARISON_METRICS
+from finrl_pod.evaluate.active_management import BENCHMARK_METRICS, COMPARISON_METRICS
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import display_name, in_sentence, number, percent
 from finrl_pod_app.report.palette import Style

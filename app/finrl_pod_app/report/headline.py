@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finrl_pod.evaluate.active_management import effective_number
-from finrl_pod.evaluate.benchmark_metrics import EFFECTIVE_NUMBER
+from finrl_pod.evaluate.active_management import EFFECTIVE_NUMBER, effective_number
 from finrl_pod.evaluate.metrics import METRIC_BY_NAME, bars_per_year, drawdown
 from finrl_pod.evaluate.tearsheet import rolling_sharpe
 from finrl_pod.promotion.verdict import Metrics

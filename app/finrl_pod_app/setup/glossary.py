@@ -9,7 +9,7 @@ import re
 import sys
 
 from finrl_pod.errors import InputError, closest_name
-from finrl_pod.evaluate.benchmark_metrics import COMPARISON_METRICS
+from finrl_pod.evaluate.active_management import COMPARISON_METRICS
 from finrl_pod.evaluate.metrics import METRICS, Metric
 
 

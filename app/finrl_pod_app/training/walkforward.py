@@ -31,12 +31,12 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError, Interrupted, RunError
 from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.metrics import bars_per_year, simple_returns, summary
-from finrl_pod.evaluate.seed_statistics import (
+from finrl_pod.evaluate.intervals import (
     interquartile_mean,
     interquartile_mean_interval,
     probability_of_improvement,
 )
+from finrl_pod.evaluate.metrics import bars_per_year, simple_returns, summary
 from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import read_json, to_plain, write_json, write_text
 from finrl_pod.promotion.dataset_fingerprint import is_demonstration

@@ -1,4 +1,4 @@
-"""Price sources behind the `DataSource` protocol: the built-in sample, files, Yahoo Finance, Alpaca."""
+"""Price sources behind the `DataSource` protocol: Yahoo Finance, Alpaca and custom ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from finrl_pod.protocols import DataSource  # loads torch; lists of panels do not need it
 
 _CLASSES = {
-    "sample": "finrl_pod.data.built_in_panels:SampleSource",
     "yfinance": "finrl_pod.data.sources.yahoo:YahooSource",
     "alpaca": "finrl_pod.data.sources.alpaca:AlpacaSource",
 }

@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.panel import without_repeats
-from finrl_pod.data.sources.cells import check_date_format, parse_numbers, parse_times
 from finrl_pod.data.sources.frames import ADJUSTED_CLOSE, adjusted_rows, panel_of_columns, panel_of_rows
 from finrl_pod.data.sources.tables import (
     ACTIONS,
@@ -27,9 +26,12 @@ from finrl_pod.data.sources.tables import (
     SYMBOL_NAMES,
     TIME_NAMES,
     Origin,
+    check_date_format,
     check_names,
     is_table,
     long_of_levels,
+    parse_numbers,
+    parse_times,
     read_table,
     table_of_frame,
     without_suffix,

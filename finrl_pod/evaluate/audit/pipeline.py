@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -48,11 +48,6 @@ def clean(findings: Iterable[Finding]) -> bool:
     return not any(finding.status == "fail" for finding in findings)
 
 
-def keep_prices(panel: Panel) -> Panel:
-    """Preparation that leaves prices as they are."""
-    return panel
-
-
 @dataclass(frozen=True, eq=False)
 class Pipeline:
     """How prices become decisions.
@@ -72,7 +67,7 @@ class Pipeline:
     out_of_sample: int
     strategies: Mapping[str, Strategy] = field(default_factory=dict)
     make_env: Callable[[MarketTensor, int, int], VecEnv] | None = None
-    prepare: Callable[[Panel], Panel] = keep_prices
+    prepare: Callable[[Panel], Panel] = lambda panel: panel
     restart: Callable[[], None] | None = None
 
     def prepare_panel(self, panel: Panel) -> Panel:
@@ -102,17 +97,10 @@ class Pipeline:
 # ---------------------------------------------------------------------- decisions of a strategy
 
 
-@runtime_checkable
-class Recreatable(Protocol):
-    """A strategy with state from earlier calls that can be created again."""
-
-    def recreate(self) -> Strategy:
-        """A new instance with the same settings and no state."""
-
-
 def fresh_copy(strategy: Strategy) -> Strategy:
-    """The strategy without state from earlier calls, if it supports that."""
-    return strategy.recreate() if isinstance(strategy, Recreatable) else strategy
+    """The strategy without state from earlier calls, if it has a method `recreate`."""
+    recreate: Callable[[], Strategy] | None = getattr(strategy, "recreate", None)
+    return strategy if recreate is None else recreate()
 
 
 def record_decisions(strategy: Strategy, panel: Panel, period: MarketPeriod) -> list[Floats | None]:

@@ -8,8 +8,8 @@ from decimal import Decimal
 import numpy as np
 from sqlalchemy import Table, select
 
+from finrl_pod.evaluate.active_management import HORIZON, ActiveBand, active_growth
 from finrl_pod.evaluate.backtest import lookback_of, window_at
-from finrl_pod.evaluate.stop_rule import HORIZON, ActiveBand, active_return
 from finrl_pod.market.protocols import MandatedStrategy
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.decision_state import ActiveReturn, BaseAccount, DecisionState
@@ -30,7 +30,7 @@ def measure(
     values = [*_marks(store, run, base.started, marks), (equity, base.growth)]
     if len(values) < 2 or min(own_equity for own_equity, _ in values) <= 0:
         return None
-    bars, value = active_return([float(own_equity) for own_equity, _ in values], [growth for _, growth in values])
+    bars, value = active_growth([float(own_equity) for own_equity, _ in values], [growth for _, growth in values])
     if band is None:
         return ActiveReturn(bars, value, None, None, left=False)
     lower = band.edge(bars)

@@ -15,7 +15,7 @@ from typing import Protocol
 from sqlalchemy import Connection
 
 from finrl_pod.errors import FinrlPodError
-from finrl_pod.evaluate.stop_rule import ActiveBand
+from finrl_pod.evaluate.active_management import ActiveBand
 from finrl_pod.market.orders import FRACTION, WHOLE, distance_to_target, missing_shares
 from finrl_pod.market.protocols import MandatedStrategy
 from finrl_pod.paper.domain.intents import Intent

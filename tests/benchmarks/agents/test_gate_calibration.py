@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.agents import gate_calibration
 from benchmarks.runner import main
-from finrl_pod.evaluate.selection_null import null_z_scores
+from finrl_pod.evaluate.overfitting import null_z_scores
 
 
 def test_selection_of_the_calibration_is_that_of_the_gate() -> None:

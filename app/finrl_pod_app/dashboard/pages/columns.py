@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.elements.lib.column_types import ColumnConfig
 
-from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS
+from finrl_pod.evaluate.active_management import BENCHMARK_METRICS
 from finrl_pod.evaluate.metrics import METRIC_BY_NAME, METRICS, Metric
 from finrl_pod_app.dashboard.theme import EXCHANGE_ZONE
 

@@ -15,9 +15,9 @@ import pandas as pd
 import torch
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
 
+from finrl_pod.evaluate.active_management import BENCHMARK_METRICS, benchmark_metrics
 from finrl_pod.evaluate.attribution import attribution, trades_table
 from finrl_pod.evaluate.backtest import backtest_result, simulate
-from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS, benchmark_metrics
 from finrl_pod.evaluate.export import bars_table, csv_text, weights_table
 from finrl_pod.evaluate.intervals import account_intervals
 from finrl_pod.evaluate.metrics import METRIC_NAMES, bars_per_year, excess_returns, simple_returns
