@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help setup demo cluster-demo paper-demo dashboard screenshots check browser test-fast test check-deploy \
-  legacy test-legacy simulators test-simulators soak soak-short docs release fuzz clean
+  simulators test-simulators soak soak-short docs release fuzz clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -18,11 +18,9 @@ $(STAMP): export PIP_CONSTRAINT := constraints.txt
 $(STAMP): export PIP_BUILD_CONSTRAINT := constraints.txt
 $(STAMP): export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-LEGACY := .venv-legacy
 DEPLOY := .venv-deploy
 DOCS := .venv-docs
 RELEASE := .venv-release
-LEGACY_STAMP := $(LEGACY)/.alpaca-trade-api-installed
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 18
@@ -115,23 +113,6 @@ $(RELEASE)/.installed: release/requirements.txt | setup
 
 fuzz: setup ## damage files in new ways and read them, some minutes; FUZZ_EXAMPLES=5000
 	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-5000} HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest tests/fuzz $(ARGS)
-
-legacy: setup ## the environment of alpaca-trade-api 3.2.0, for test-legacy
-	@$(MAKE) --no-print-directory $(LEGACY_STAMP)
-
-test-legacy: setup ## the broker contract on alpaca-trade-api 3.2.0, in a separate environment
-	@if ! $(MAKE) --no-print-directory $(LEGACY_STAMP); then \
-	  echo "make: alpaca-trade-api 3.2.0 could NOT be installed here (its msgpack 1.0.3 needs a C compiler):" >&2; \
-	  echo "make: its adapter was NOT TESTED, and this does not count as passed" >&2; exit 1; \
-	fi
-	FINRL_POD_MAIN_PYTHON="$$PWD/$(BIN)/python" PYTHONPATH="$$PWD" $(LEGACY)/bin/python -m pytest -p no:cacheprovider \
-	  -c tests/contract/legacy.ini --rootdir=. tests/contract/broker
-
-# Its pins clash with those of constraints.txt, so these are given here.
-$(LEGACY_STAMP): Makefile
-	$(BIN)/python -m venv $(LEGACY)
-	$(LEGACY)/bin/python -m pip install -qq alpaca-trade-api==3.2.0 pytest pytest-timeout
-	@touch $(LEGACY_STAMP)
 
 # MuJoCo Warp has an environment of its own in which the main one's packages come last, so that torch is not installed again.
 SIMULATOR := .venv-mujoco-warp

@@ -3,13 +3,13 @@
 A decision at bar t becomes orders at the closes of t (whole shares or nine decimals, a cash buffer, a minimum value).
 These orders fill in the opening or closing auction of bar t + 1. A limit order does not fill if the auction price is
 beyond its limit. What is missing then is ordered again at the next bars, if the strategy keeps its positions there.
-Sliced orders fill during bar t + 1, on a straight line from its open to its close (`SlicedExecution`).
+In a market that never closes they fill during bar t + 1, on a straight line from its open to its close.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
 from typing import Literal
@@ -32,15 +32,14 @@ from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.market.execution import ExecutionRules, execute
 from finrl_pod.market.orders import (
     FRACTION,
-    WHOLE,
     PositionTarget,
     SizingRules,
+    fill_on_path,
     limit_price,
     missing_shares,
     orders_within_limits,
     target_positions,
 )
-from finrl_pod.market.slicing import SlicePlan, fill_on_path
 from finrl_pod.native.threads import one_thread
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions
@@ -59,19 +58,6 @@ class PaperOrder:
     quantity: Decimal
     filled: Decimal
     price: Decimal | None
-
-
-@dataclass(frozen=True)
-class SlicedExecution:
-    """Orders in slices, all of even volume, in place of an auction.
-
-    parts: for each bar, when its slices are sent and when the window ends, as fractions of its session. plan: sizes
-    the slices of a bar, by their number. rests: what is left is a market order at the end of the window.
-    """
-
-    parts: Sequence[Sequence[float]]
-    plan: Callable[[int], SlicePlan]
-    rests: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +91,13 @@ class PaperBacktest:
 @one_thread()
 def backtest_paper(
     strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int, rules: SizingRules, cash: float,
-    auction: Auction, traded_prices: TradedPrices | None = None, slicing: SlicedExecution | None = None,
+    auction: Auction, traded_prices: TradedPrices | None = None, hours: tuple[float, float] | None = None,
 ) -> PaperBacktest:  # fmt: skip
     """Backtest one account from cash at bar `first` to the close of bar `last`, trading with whole orders.
 
     traded_prices: prices that orders are sized, filled and valued at; dividends are paid in cash. None for prices and
-    dividends of the panel. The strategy sees prices of the panel either way. slicing: sends orders in slices; None for
-    the auction.
+    dividends of the panel. The strategy sees prices of the panel either way. hours: fractions of a bar between which
+    orders may fill; None for the auction.
 
     Symbols without a bar at the decision are not traded. Raises InputError if the panel lacks prices of the auction,
     and as `backtest` if the strategy fails or returns invalid weights.
@@ -125,7 +111,7 @@ def backtest_paper(
     closes = market.close.double().cpu().numpy()
     if traded_prices is None and panel.dividend is not None:
         traded_prices = TradedPrices(closes, np.ones_like(closes), np.nan_to_num(panel.dividend))
-    path = None if slicing is None else _paths(panel, closes, traded_prices)
+    path = None if hours is None else _paths(panel, closes, traded_prices)
     if traded_prices is not None:
         fills = traded_prices.fills(fills, closes)
         closes = traded_prices.close
@@ -157,24 +143,18 @@ def backtest_paper(
             if not any(missing):
                 targets = None  # reached: later moves of prices do not reopen it
             quantities = orders_within_limits(missing, funds, shares, prices, is_fixed, rules)
-            if slicing is None or path is None:
-                at = fills[t + 1]
-                executions = [(_fill(quantities, prices, at, panel.tradable[t + 1], funds, shares, rules), at)]
+            account = (panel.tradable[t + 1], funds, shares, rules)
+            if hours is None or path is None:
+                fill_prices = fills[t + 1]
+                filled = _fill(quantities, prices, fill_prices, *account)
             else:
                 ends = (path[0][t + 1], path[1][t + 1])
-                executions = _fill_slices(
-                    quantities, prices, ends, slicing, t + 1, panel.tradable[t + 1], funds, shares, rules
-                )
+                filled, fill_prices = _fill_within_bar(quantities, prices, ends, hours, *account)
             for n, symbol in enumerate(panel.symbols):
                 if quantities[n]:
-                    fills_of_symbol = [
-                        (shares_n[n], Decimal(repr(float(at[n])))) for shares_n, at in executions if shares_n[n]
-                    ]
-                    size = sum((q for q, _ in fills_of_symbol), ZERO)
-                    value = sum((q * p for q, p in fills_of_symbol), ZERO)
-                    price = fills_of_symbol[0][1] if fills_of_symbol else None
-                    if len(fills_of_symbol) > 1:
-                        price = value / size
+                    size = filled[n]
+                    price = Decimal(repr(float(fill_prices[n]))) if size else None
+                    value = size * price if price is not None else ZERO
                     orders.append(PaperOrder(panel.times[t], symbol, quantities[n], size, price))
                     fee = abs(value) * rules.cost_rate
                     funds -= value + fee
@@ -247,43 +227,21 @@ def _fill(
     return filled
 
 
-def _fill_slices(
-    quantities: list[Decimal], prices: list[Decimal], path: tuple[Floats, Floats], slicing: SlicedExecution, bar: int,
+def _fill_within_bar(
+    quantities: list[Decimal], prices: list[Decimal], path: tuple[Floats, Floats], hours: tuple[float, float],
     tradable: np.ndarray, cash: Decimal, shares: list[Decimal], rules: SizingRules,
-) -> list[tuple[list[Decimal], Floats]]:  # fmt: skip
-    """Signed shares filled by each slice of a bar, and their prices [N]. path: open and close of the bar, [N] each."""
-    bar_fractions = slicing.parts[bar]
-    holdings = list(shares)
-    funds = cash
-    steps = len(bar_fractions) - 1
-    left = [abs(q) for q in quantities]
-    executions = []
-    plan = slicing.plan(steps)
-    for k, bar_fraction in enumerate(bar_fractions if slicing.rests else bar_fractions[:-1]):
-        slice_orders = [ZERO] * len(quantities)
-        fill_prices = np.full(len(quantities), np.nan)
-        for n, quantity in enumerate(quantities):
-            if not left[n]:
-                continue
-            unit = WHOLE if quantity % 1 == 0 else FRACTION
-            size = plan.quantity(k, abs(quantity), left[n], unit) if k < steps else left[n]
-            if size * prices[n] < rules.min_value:
-                continue
-            limit = limit_price(prices[n], quantity, rules.collar) if rules.collar and k < steps else None
-            fill = fill_on_path(float(path[0][n]), float(path[1][n]), bar_fraction, limit, buys=quantity > 0)
-            if fill is not None and (k == steps or fill[0] < bar_fractions[k + 1]):
-                slice_orders[n] = size.copy_sign(quantity)
-                fill_prices[n] = fill[1]
-        market = dataclasses.replace(rules, collar=ZERO)  # the limits are checked above
-        filled = _fill(slice_orders, prices, fill_prices, tradable, funds, holdings, market)
-        for n, size in enumerate(filled):
-            if size:
-                price = Decimal(repr(float(fill_prices[n])))
-                funds -= size * price + abs(size) * price * rules.cost_rate
-                holdings[n] += size
-                left[n] -= abs(size)
-        executions.append((filled, fill_prices))
-    return executions
+) -> tuple[list[Decimal], Floats]:  # fmt: skip
+    """Signed shares filled within a bar, and their prices [N]. path: open and close of the bar, [N] each."""
+    fill_prices = np.full(len(quantities), np.nan)
+    filling = [ZERO] * len(quantities)
+    for n, quantity in enumerate(quantities):
+        limit = limit_price(prices[n], quantity, rules.collar) if rules.collar else None
+        fill = fill_on_path(float(path[0][n]), float(path[1][n]), hours[0], limit, buys=quantity > 0)
+        if quantity and fill is not None and fill[0] < hours[1]:
+            filling[n] = quantity
+            fill_prices[n] = fill[1]
+    market = dataclasses.replace(rules, collar=ZERO)  # the limits are checked above
+    return _fill(filling, prices, fill_prices, tradable, cash, shares, market), fill_prices
 
 
 def _paths(panel: Panel, closes: Floats, traded_prices: TradedPrices | None) -> tuple[Floats, Floats]:

@@ -183,3 +183,19 @@ def limit_price(price: Decimal, quantity: Decimal, collar: Decimal) -> Decimal:
     edge = price * (1 + collar if quantity > 0 else 1 - collar)
     step = Decimal("0.01") if edge >= 1 else Decimal("0.0001")
     return max(edge.quantize(step, ROUND_HALF_EVEN), step)
+
+
+def fill_on_path(
+    first: float, last: float, session_share: float, limit: Decimal | None, *, buys: bool
+) -> tuple[float, float] | None:
+    """Part of a session (0 to 1, from `session_share` on) at which an order fills, and the price; None if it does not.
+
+    The price moves on a straight line from `first` at the open to `last` at the close, the mean of a Brownian bridge
+    between them. Prices are rounded to 6 decimals; a line that reaches the limit later fills at the limit.
+    """
+    price = round(first + (last - first) * session_share, 6)
+    if limit is None or (Decimal(repr(price)) <= limit if buys else Decimal(repr(price)) >= limit):
+        return session_share, price
+    if first == last or not session_share <= (crossing := (float(limit) - first) / (last - first)) <= 1:
+        return None
+    return crossing, float(limit)

@@ -27,12 +27,11 @@ from finrl_pod.settings.constraints import (
 from finrl_pod.settings.toml import build_record, read_toml
 from finrl_pod.user_files import is_custom, is_file_reference
 
-BROKERS = ("simulated", "alpaca", "alpaca-trade-api", "alpaca-crypto")
+BROKERS = ("simulated", "alpaca", "alpaca-crypto")
 DAY = 86_400  # seconds
 MAX_NAME_LENGTH = 64
 MAX_CAPITAL = 1e12  # larger floats do not represent cents exactly
 SHARE_TOLERANCE = 1e-9
-MAX_SLICES = 80  # of an order; the ids of its orders have two digits
 PARTIAL_LIMITS = ("max_position", "max_order", "max_turnover")  # that each of several strategies may set
 PAPER_ONLY = {"strategy", "run", "champion", "strategies", "symbols", "journal", "broker", "schedule"}
 # Sections of a tournament config.
@@ -45,7 +44,7 @@ class BrokerSettings:
 
     kind: str = setting(
         "alpaca",
-        f"broker, or client library of Alpaca ({' | '.join(sorted(BROKERS))}), or a custom one",
+        f"broker ({' | '.join(BROKERS)}), or a custom one",
         Constraint(
             f"one of {', '.join(BROKERS)}, file.py:Name, or package.module:Name",
             lambda kind: kind in BROKERS or is_custom(kind),
@@ -77,30 +76,6 @@ class ScheduleSettings:
 
 
 @dataclass(frozen=True)
-class SlicingSettings:
-    """Orders in slices over a part of the session, instead of in an auction.
-
-    The slices start at the open, or with schedule.mode = "close" end 5 minutes before the close. They are sized by the
-    schedules of `finrl_pod.market.intraday`.
-    """
-
-    schedule: Literal["none", "twap", "vwap", "participation", "almgren_chriss"] = setting(
-        "none", "schedule of the slices; none: whole orders in the auction"
-    )
-    minutes: float = setting(60.0, "length of the window of the slices", between(1, 385))
-    interval_minutes: float = setting(5.0, "minutes between two slices", between(0.1, 120))
-    participation: float = setting(
-        0.0, "participation: share of the volume; 0: that at which the order completes", at_least_and_below(0, 1)
-    )
-    urgency: float = setting(
-        1.5, "almgren_chriss: decay rate of the holdings times the window", above_and_at_most(0, 50)
-    )
-    fallback: Literal["market", "next_session"] = setting(
-        "market", "what is left after the last slice: a market order for the session, or ordered in the next session"
-    )
-
-
-@dataclass(frozen=True)
 class IntradaySettings:
     """Decisions within the session, on bars that are made from minute bars.
 
@@ -108,14 +83,6 @@ class IntradaySettings:
     """
 
     minutes: int = setting(0, "minutes of a bar and between two decisions; 0: one decision a session", between(0, 120))
-    max_loss: float = setting(
-        0.0,
-        "share of equity lost since the open that ends trading for the day; 0: none",
-        at_least_and_below(0, 1),
-    )
-    on_loss: Literal["stop", "flatten"] = setting(
-        "stop", "stop: cancel orders and send none until the next session; flatten: also sell own shares"
-    )
 
 
 @dataclass(frozen=True)
@@ -136,9 +103,6 @@ class OrderSettings:
         "together", "together: buys join the auction of the sales that pay for them; after_sales: wait for their fills"
     )
     min_value: float = setting(1.0, "smaller orders are not sent, in currency", at_least(0))
-    extended_hours: bool = setting(
-        False, "orders are DAY limit orders that may fill before the open, if the broker does"
-    )
 
 
 @dataclass(frozen=True)
@@ -245,7 +209,6 @@ class PaperConfig:
     )
     broker: BrokerSettings = section(BrokerSettings, "Connection to the broker.")
     schedule: ScheduleSettings = section(ScheduleSettings, "When decisions are taken and orders fill.")
-    slicing: SlicingSettings = section(SlicingSettings, "Orders in slices over a part of the session.")
     intraday: IntradaySettings = section(IntradaySettings, "Decisions within the session, on minute bars.")
     orders: OrderSettings = section(OrderSettings, "From target weights to orders.")
     risk: RiskSettings = section(RiskSettings, "Limits as shares of own equity.")
@@ -367,11 +330,9 @@ def _strategy_conflicts(config: PaperConfig) -> Iterator[str]:
 
 
 def _order_conflicts(config: PaperConfig) -> Iterator[str]:
-    """What contradicts among schedule, slices and orders."""
+    """What contradicts between schedule and orders."""
     orders = config.orders
-    slicing = config.slicing
-    in_slices = slicing.schedule != "none"
-    if config.schedule.mode == "close" and not in_slices:
+    if config.schedule.mode == "close":
         if orders.fractional:
             yield (
                 "fractional orders are DAY orders and cannot join the closing auction; set orders.fractional = false "
@@ -387,43 +348,20 @@ def _order_conflicts(config: PaperConfig) -> Iterator[str]:
                 "schedule.lead_minutes must be at least 11 for the closing auction, whose orders are refused in the "
                 f"last 10 minutes; got {config.schedule.lead_minutes:g}"
             )
-    slices = slicing.minutes / slicing.interval_minutes
-    if in_slices and not 2 <= slices <= MAX_SLICES:
-        yield f"slicing.minutes / slicing.interval_minutes must be 2 to {MAX_SLICES} slices, got {slices:g}"
-    if in_slices and orders.funding == "after_sales":
-        yield (
-            'orders.funding = "after_sales" has no effect on slices, whose sales go first in each; set '
-            'orders.funding = "together" or slicing.schedule = "none"'
-        )
-    if orders.extended_hours and not orders.collar:
-        yield "orders.extended_hours needs limit orders; set orders.collar above 0"
-    if orders.extended_hours and (config.schedule.mode != "open" or in_slices):
-        yield (
-            'orders.extended_hours is for whole orders sent before the open; set schedule.mode = "open" and '
-            'slicing.schedule = "none"'
-        )
 
 
 def _intraday_conflicts(config: PaperConfig) -> Iterator[str]:
     """What contradicts decisions within the session, or a market that never closes."""
     orders = config.orders
     minutes = config.intraday.minutes
-    if config.intraday.max_loss and not minutes:
-        yield "intraday.max_loss is only read with intraday.minutes above 0"
-    if minutes and (config.slicing.schedule != "none" or orders.extended_hours or orders.funding == "after_sales"):
-        yield (
-            f'decisions every {minutes} minutes send whole orders at once; set slicing.schedule = "none", '
-            'orders.extended_hours = false and orders.funding = "together"'
-        )
+    if minutes and orders.funding == "after_sales":
+        yield f'decisions every {minutes} minutes send all orders at once; set orders.funding = "together"'
     if minutes and not config.data.window:
         yield "data.window must be the number of bars that are read, 2 or more, with intraday.minutes"
     if config.broker.continuous and not orders.fractional:
         yield 'broker.kind = "alpaca-crypto" trades fractions; set orders.fractional = true'
-    if config.broker.continuous and (config.schedule.mode != "open" or minutes or orders.extended_hours):
-        yield (
-            'crypto is decided once a day, after midnight UTC; set schedule.mode = "open", intraday.minutes = 0 and '
-            "orders.extended_hours = false"
-        )
+    if config.broker.continuous and (config.schedule.mode != "open" or minutes):
+        yield 'crypto is decided once a day, after midnight UTC; set schedule.mode = "open" and intraday.minutes = 0'
 
 
 def require_daily_decisions(config: PaperConfig, what: str) -> None:

@@ -402,15 +402,25 @@ def test_folder_without_a_promoted_run_is_refused(tmp_path: Path) -> None:
         PromotedRun(tmp_path, SYMBOLS).current()
 
 
-@pytest.mark.parametrize(("number", "called"), [(signal.SIGTERM, "stop"), (signal.SIGHUP, "reload")])
-def test_termination_stops_the_daemon_and_hangup_reloads_its_config(number: signal.Signals, called: str) -> None:
-    process = Mock()
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_stop_the_daemon(number: signal.Signals) -> None:
+    daemon = Mock()
     before = signal.signal(number, signal.SIG_DFL)  # independent of the test runner's handler
     try:
-        with _handle_signals(process) as caught:
+        with _handle_signals(daemon) as caught:
             os.kill(os.getpid(), number)
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
-    assert [call[0] for call in process.method_calls] == [called]
-    assert caught == [number][: called == "stop"]
+    assert [call[0] for call in daemon.method_calls] == ["stop"]
+    assert caught == [number]
+
+
+def test_ignored_hangup_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with _handle_signals(Mock()) as caught:
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert caught == []

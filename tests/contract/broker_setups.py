@@ -1,16 +1,11 @@
-"""A broker, its data feed and control of its clock, for each kind of broker that the contract tests run against.
-
-Nothing here imports torch at module level: the tests also run in the environment of alpaca-trade-api.
-"""
+"""A broker, its data feed and control of its clock, for each kind of broker that the contract tests run against."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
@@ -18,12 +13,12 @@ from zoneinfo import ZoneInfo
 import requests
 
 from finrl_pod.fake_alpaca.scaled_clock import ClockClient
+from finrl_pod.paper.brokers.factory import open_alpaca
 from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from tests.contract.fake_server import serve
 
 NEW_YORK = ZoneInfo("America/New_York")
-BROKER_KINDS = ["alpaca-trade-api"] if find_spec("alpaca_trade_api") else ["simulated", "alpaca"]
-HTTP_BROKER_KINDS = [kind for kind in BROKER_KINDS if kind != "simulated"]
+BROKER_KINDS = ["simulated", "alpaca"]
 MAX_TIMEOUT = 1.0  # real seconds
 
 
@@ -65,10 +60,10 @@ class ShortTimeoutClock:
 class HttpSetup:
     """A broker connected to a fake Alpaca server."""
 
-    def __init__(self, addresses: dict[str, str], kind: str) -> None:
+    def __init__(self, addresses: dict[str, str]) -> None:
         self.url = addresses["url"]
         self.clock = ShortTimeoutClock(ClockClient(Path(addresses["clock"])))
-        self.broker, self.feed = broker_opener(kind)(self.clock, self.url)
+        self.broker, self.feed = open_alpaca(self.clock, self.url)
         self._session = requests.Session()
         self._session.trust_env = False
 
@@ -111,18 +106,6 @@ class SimulatedSetup:
         self._clock.sleep((new_york(text) - self._clock.now()).total_seconds())
 
 
-def broker_opener(kind: str) -> Callable[..., tuple[Any, Any]]:
-    """The function that opens broker and feed of a kind."""
-    from finrl_pod.paper.brokers.alpaca.client import open_alpaca
-
-    if kind == "alpaca-trade-api":
-        from finrl_pod.paper.brokers.alpaca.legacy import TradeApiLibrary
-
-        return partial(open_alpaca, library=TradeApiLibrary)
-
-    return open_alpaca
-
-
 @contextmanager
 def broker_setup(kind: str, **options: Any) -> Iterator[Any]:
     """A setup of one kind. options: settings of the fake server."""
@@ -130,6 +113,6 @@ def broker_setup(kind: str, **options: Any) -> Iterator[Any]:
         yield SimulatedSetup()
         return
     with serve(**options) as addresses:
-        setup = HttpSetup(addresses, kind)
+        setup = HttpSetup(addresses)
         yield setup
         setup.close()

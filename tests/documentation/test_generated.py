@@ -14,7 +14,7 @@ from tests.documentation.blocks import PAGES, ROOT
 
 LINE = 297
 SECTIONS = "data|splits|features|environment|mandate|tournament|gate|agent"
-DAEMON_SECTIONS = "broker|schedule|slicing|intraday|orders|risk|timing|monitoring"
+DAEMON_SECTIONS = "broker|schedule|intraday|orders|risk|timing|monitoring"
 SETTING = re.compile(rf"`({SECTIONS}|{DAEMON_SECTIONS})\.(?!json\b|onnx\b)([a-z_]+)\b")
 SOURCE_FILE = re.compile(r"`((?:\w+/)+\w+\.(?:py|cpp|h))`")
 BASES = ("", "finrl_pod", "envs/finrl_pod_envs", "strategies/finrl_pod_strategies", "app/finrl_pod_app", "tests/paper")

@@ -18,13 +18,12 @@ from finrl_pod.evaluate.paper_backtest import backtest_paper
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
 from finrl_pod.paper.domain.clocks import ManualClock
 from finrl_pod.paper.domain.records import Confirmed, OrderRequest, OrderStatus, OrderType, Rejected, Side, TimeInForce
-from finrl_pod.paper.domain.schedule import CONTINUOUS, Calendar
-from finrl_pod.paper.execution.modelled_slices import sliced_execution
+from finrl_pod.paper.domain.schedule import CONTINUOUS, Calendar, order_hours
 from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
 from finrl_pod.paper.runtime.replay import replay
-from finrl_pod.paper.settings import BrokerSettings, OrderSettings, SlicingSettings, parse
+from finrl_pod.paper.settings import BrokerSettings, OrderSettings
 from finrl_pod.types import Panel
 from tests.paper.factories import PAIRS, FixedSource, RotatingStrategy, config, crypto_prices
 
@@ -34,7 +33,6 @@ CRYPTO: dict[str, Any] = {
     "broker": BrokerSettings(kind="alpaca-crypto", cost_bps=7),
     "orders": OrderSettings(fractional=True, collar=0.2),
 }
-TWAP = SlicingSettings("twap", 60, 15)
 NARROW = OrderSettings(fractional=True, collar=0.003)  # some orders do not fill
 
 
@@ -44,18 +42,16 @@ NARROW = OrderSettings(fractional=True, collar=0.003)  # some orders do not fill
     [
         config(**CRYPTO),
         config(**{**CRYPTO, "orders": NARROW}),
-        config(**CRYPTO, slicing=TWAP),
-        config(**{**CRYPTO, "orders": NARROW}, slicing=dataclasses.replace(TWAP, fallback="next_session")),
     ],
-    ids=["whole orders", "unfilled limit orders", "slices", "slices, next session"],
+    ids=["filled orders", "unfilled limit orders"],
 )
 def test_replay_and_backtest_agree(tmp_path: Path, settings: Any) -> None:
     panel = crypto_prices()
     replayed = replay(settings, panel, [FixedSource(RotatingStrategy())], FIRST, LAST, tmp_path / "j.sqlite")
     days = [str(day) for day in panel.times.astype("datetime64[D]")]
     terms = (days.index(str(FIRST)), days.index(str(LAST)), sizing_rules(settings), settings.capital, "open")
-    market, sliced = build_market(panel, (), (0, 10)), sliced_execution(settings, panel)
-    tested = backtest_paper(RotatingStrategy(), panel, market, *terms, slicing=sliced)
+    market = build_market(panel, (), (0, 10))
+    tested = backtest_paper(RotatingStrategy(), panel, market, *terms, hours=order_hours(settings))
     store = Store.open(tmp_path / "j.sqlite")
     sent = orders(store)
     store.close()
@@ -114,17 +110,3 @@ def test_simulated_broker_never_closes() -> None:
     waiting = broker.order_by_client_id("one")
     assert waiting is not None
     assert waiting.status is OrderStatus.NEW
-
-
-def test_slices_start_two_minutes_after_midnight() -> None:
-    crypto = {"kind": "alpaca-crypto"}
-    made = parse({
-        "strategy": "buy_and_hold", "symbols": ["BTC/USD"], "broker": crypto, "orders": {"fractional": True},
-        "slicing": {"schedule": "twap", "minutes": 60.0, "interval_minutes": 15.0},
-    })  # fmt: skip
-    cycle = Calendar(CONTINUOUS).next_cycle(datetime(2024, 3, 3, 12, tzinfo=UTC), made)
-    assert cycle.window is not None
-    start = datetime(2024, 3, 3, 0, 2, tzinfo=UTC)
-    assert (cycle.opens, cycle.window.start, cycle.window.steps) == (start, start, 4)
-    assert cycle.deadline == start + timedelta(minutes=45)
-    assert cycle.ends == datetime(2024, 3, 3, 23, 55, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Decisions within the session: cycles, bars made from minutes, orders, and the day's loss limit."""
+"""Decisions within the session: cycles, bars made from minutes, and orders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from finrl_pod.errors import ConfigError, DataError
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
 from finrl_pod.paper.domain.intents import client_order_id
 from finrl_pod.paper.domain.port import BarTable
-from finrl_pod.paper.domain.records import OrderStatus, OrderType, Side, TimeInForce
+from finrl_pod.paper.domain.records import OrderStatus, Side, TimeInForce
 from finrl_pod.paper.domain.schedule import Calendar, intraday_cycles
 from finrl_pod.paper.execution.minute_prices import aggregate
 from finrl_pod.paper.execution.price_check import check_minute_prices
@@ -25,7 +25,6 @@ from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.paper.settings import DataSettings, IntradaySettings, parse
 from finrl_pod.types import Panel
 from tests.paper.factories import FixedSource, FunctionStrategy, SimulatedDaemon, config, own_orders, prices
-from tests.paper.test_recovery import Killed
 
 DAY = date(2024, 1, 9)
 OPENING = datetime(2024, 1, 9, 14, 30, tzinfo=UTC)
@@ -63,20 +62,6 @@ class IntradayBroker(SimulatedBroker):
 
 
 MINUTE = timedelta(minutes=1)
-
-
-def falling(share: float) -> Panel:
-    """Prices that fall by a share from the open to the close of DAY."""
-    panel = prices()
-    days = [str(day) for day in panel.times.astype("datetime64[D]")]
-    row = days.index(str(DAY))
-    assert panel.open is not None
-    assert panel.high is not None
-    assert panel.low is not None
-    close = panel.close.copy()
-    close[row] = panel.open[row] * (1 - share)
-    high, low = np.maximum(panel.open, close) + 0.5, np.minimum(panel.open, close) - 0.5
-    return dataclasses.replace(panel, close=close, high=high, low=low)
 
 
 def alternate(window: Any) -> Any:
@@ -163,9 +148,7 @@ def test_stale_missing_and_jumping_minutes() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"intraday": {"max_loss": 0.1}}, "only read with intraday.minutes"),
-        ({"intraday": {"minutes": 5}, "slicing": {"schedule": "twap"}}, "send whole orders at once"),
-        ({"intraday": {"minutes": 5}, "orders": {"funding": "after_sales"}}, "send whole orders at once"),
+        ({"intraday": {"minutes": 5}, "orders": {"funding": "after_sales"}}, "send all orders at once"),
         ({"intraday": {"minutes": 5}, "data": {"window": 0}}, "data.window must be the number of bars"),
     ],
 )
@@ -235,52 +218,3 @@ def test_restart_within_the_session_continues(tmp_path: Path) -> None:
     assert len(sim.store.rows(schema.decisions)) == 10
     assert [m for _, kind, m in sim.alerts if kind == "missed"] == ["2 decisions were missed while the daemon was down"]
     sim.assert_journal_matches_broker()
-
-
-@pytest.mark.parametrize("action", ["stop", "flatten"])
-def test_a_loss_since_the_open_ends_the_day(tmp_path: Path, action: Any) -> None:
-    sim = intraday(tmp_path, hold, falling(0.12), max_loss=0.05, on_loss=action)
-    sim.day(DAY)
-    (stopped,) = [row for row in sim.store.rows(schema.trading_days) if row.state == "stopped"]
-    assert 0.945 < float(stopped.equity) / 100_000 < 0.95
-    decided = [row.bar for row in sim.store.rows(schema.decisions)]
-    assert decided[-1] < stopped.at[:16] <= "2024-01-09T20:30"
-    assert [kind for _, kind, _ in sim.alerts].count("day_loss") == 1
-    sold = [o for o in own_orders(sim) if o.side is Side.SELL and o.type is OrderType.MARKET]
-    held = {s: q for s, q in sim.daemon.trader.positions.items() if q}
-    if action == "flatten":
-        assert len(sold) == 3
-        assert held == {}
-    else:
-        assert not sold
-        assert len(held) == 3
-    sim.assert_journal_matches_broker()
-    sim.day(date(2024, 1, 10))
-    assert any(row.bar.startswith("2024-01-10") for row in sim.store.rows(schema.decisions))
-
-
-def test_restart_after_a_stop_finishes_the_sales_and_stays_stopped(tmp_path: Path) -> None:
-    sim = intraday(tmp_path, hold, falling(0.12), max_loss=0.05, on_loss="flatten")
-    limit = sim.daemon.trader.day_loss
-
-    def killed(*_: Any) -> None:
-        if limit.is_stopped(DAY):
-            raise Killed  # between the stop and the sales
-
-    limit.enforce = killed  # type: ignore[method-assign]
-    with pytest.raises(Killed):
-        sim.day(DAY)
-    decisions = len(sim.store.rows(schema.decisions))
-    sim.restart()
-    sim.day(DAY)
-    assert {s: q for s, q in sim.daemon.trader.positions.items() if q} == {}
-    assert len(sim.store.rows(schema.decisions)) == decisions
-    assert [kind for _, kind, _ in sim.alerts].count("day_loss") == 1
-    sim.assert_journal_matches_broker()
-
-
-def test_no_stop_below_the_limit(tmp_path: Path) -> None:
-    sim = intraday(tmp_path, hold, falling(0.03), max_loss=0.05)
-    sim.day(DAY)
-    assert [row.state for row in sim.store.rows(schema.trading_days)] == ["opened"]
-    assert len(sim.store.rows(schema.decisions)) == 12

@@ -40,7 +40,7 @@ def run(
 
     if allow_unpromoted:
         typer.echo("*** Trading a champion that was NOT promoted, against a server on this machine. ***", err=True)
-    run_daemon(settings, allow_unpromoted=allow_unpromoted, reload=lambda: load(config))
+    run_daemon(settings, allow_unpromoted=allow_unpromoted)
 
 
 @app.command("status", epilog="Example: finrl-pod paper status paper.toml --json")
@@ -178,25 +178,6 @@ def adopt(
     from finrl_pod_app.paper.status_view import show_adoption
 
     print_result(adopt_journal(settings, write=yes), show_adoption, as_json=as_json)
-
-
-@app.command("gains", epilog="Example: finrl-pod paper gains paper.toml --out taxes")
-def gains(
-    config: Config = DEFAULT,
-    out: Annotated[Path | None, typer.Option(help="Folder for realised.csv, open_lots.csv and symbols.csv.")] = None,
-    lots: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV (sale,lot,shares) of lots to close; the rest is FIFO.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Show realised gains, open tax lots and figures by symbol, first in, first out or by named lots."""
-    from finrl_pod_app.paper.gains_report import gains_report, write_gains
-    from finrl_pod_app.paper.status_view import show_gains
-
-    report = gains_report(_open(config)[1], lots)
-    if out is not None:
-        write_gains(report, out)
-    print_result(report, show_gains, as_json=as_json)
 
 
 @app.command("replay", epilog="Example: finrl-pod paper replay 2020-01-02 2020-06-30 paper.toml")

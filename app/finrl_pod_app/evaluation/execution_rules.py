@@ -12,8 +12,8 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.paper_backtest import Auction, backtest_paper
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.orders import SizingRules, limited_weights
+from finrl_pod.paper.domain.schedule import order_hours
 from finrl_pod.paper.execution.mandate_limits import UNBOUNDED, risk_limits
-from finrl_pod.paper.execution.modelled_slices import sliced_execution
 from finrl_pod.paper.execution.sizing import order_limits, sizing_rules
 from finrl_pod.paper.settings import DataSettings, PaperConfig, RiskSettings, require_daily_decisions
 from finrl_pod.protocols import Strategy
@@ -31,22 +31,20 @@ UNSUPPORTED_SETTINGS = (
 class PaperRules:
     """Order sizing rules, starting cash in currency, and the auction in which orders fill.
 
-    config: config with slices instead of the auction, None without slices.
+    hours: fractions of a bar between which orders may fill instead, in a market that never closes.
     """
 
     rules: SizingRules
     cash: float
     auction: Auction
-    config: PaperConfig | None = None
+    hours: tuple[float, float] | None = None
 
     def backtest(
         self, strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int
     ) -> tuple[BacktestResult, int]:
         """Return the result over bars first..last and the number of orders."""
-        """The result over bars first..last, and the number of orders."""
-        sliced_orders = None if self.config is None else sliced_execution(self.config, panel)
         terms = (self.rules, self.cash, self.auction)
-        paper_backtest = backtest_paper(strategy, panel, market, first, last, *terms, slicing=sliced_orders)
+        paper_backtest = backtest_paper(strategy, panel, market, first, last, *terms, hours=self.hours)
         return paper_backtest.result, len(paper_backtest.orders)
 
     def description(self) -> list[str]:
@@ -56,7 +54,9 @@ class PaperRules:
             f"Accounts start with {self.cash:,.0f} in cash; amounts are in the currency of the prices.",
             f"Orders are sized at the closing prices of the decision, as in the paper-trading daemon "
             f"(execution = paper): {shares}, with {float(100 * rules.cash_buffer):g}% of equity kept in cash.",
-            self._fills(),
+            f"Orders fill in the next session's {'opening' if self.auction == 'open' else 'closing'} auction."
+            if self.hours is None
+            else "Orders fill on a straight line from the next open to the next close.",
             f"Every trade costs {float(10_000 * rules.cost_rate):g} basis points of its value.",
             *self._limits(),
             "Positions in a delisted ticker stay in the account at the last close.",
@@ -67,16 +67,6 @@ class PaperRules:
                 "fill if the auction price is beyond its limit."
             )
         return sentences
-
-    def _fills(self) -> str:
-        slicing = None if self.config is None else self.config.slicing
-        if slicing is None or slicing.schedule == "none":
-            return f"Orders fill in the next session's {'opening' if self.auction == 'open' else 'closing'} auction."
-        return (
-            f"Orders are sent in slices ({slicing.schedule}) every {slicing.interval_minutes:g} minutes for "
-            f"{slicing.minutes:g} minutes; they fill on a straight line from the next open to the next close, "
-            "and volume is taken as even."
-        )
 
     def _limits(self) -> list[str]:
         limits = self.rules.limits
@@ -99,7 +89,7 @@ def rules_of_config(
     rules = sizing_rules(config, risk_limits(config, strategy))
     if cost_bps is not None:
         rules = dataclasses.replace(rules, cost_rate=_rate(cost_bps))
-    return PaperRules(rules, config.capital if cash is None else cash, config.schedule.mode, config)
+    return PaperRules(rules, config.capital if cash is None else cash, config.schedule.mode, order_hours(config))
 
 
 def rules_of_environment(environment: EnvironmentConfig, panel: Panel, strategy: Strategy) -> PaperRules:

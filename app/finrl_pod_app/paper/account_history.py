@@ -72,13 +72,7 @@ def _fills(store: Store, run: str, times: Sequence[str]) -> list[AccountFill]:
 def _intents(store: Store, run: str) -> list[AccountIntent]:
     intents = store.rows(schema.intents, schema.intents.c.run == run, schema.intents.c.bar.not_like(f"{FLATTEN}%"))
     states = {row.intent_id: row.state for row in store.rows(schema.intent_events)}
-    first_quantities = {row.intent_id: row.quantity for row in reversed(store.rows(schema.orders))}
-    # Slices are sent one by one: what counts is the whole intent.
-    sent_quantities = {
-        row.id: first_quantities[row.id] if row.slicing is None else row.quantity
-        for row in intents
-        if row.id in first_quantities
-    }
+    sent_quantities = {row.intent_id: row.quantity for row in reversed(store.rows(schema.orders))}
     return [
         AccountIntent(
             bar=row.bar,

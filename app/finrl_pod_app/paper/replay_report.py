@@ -19,8 +19,8 @@ from finrl_pod.evaluate.audit.pipeline import fresh_copy
 from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, TradedPrices, backtest_paper
 from finrl_pod.paper.domain.records import Side
+from finrl_pod.paper.domain.schedule import order_hours
 from finrl_pod.paper.execution.mandate_limits import risk_limits
-from finrl_pod.paper.execution.modelled_slices import sliced_execution
 from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
@@ -135,8 +135,7 @@ def backtest_account(
         market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
         rules = sizing_rules(allocation, risk_limits(allocation, strategy))
         terms = (first, last, rules, allocation.capital, allocation.schedule.mode)
-        sliced_orders = sliced_execution(allocation, panel)
-        backtests[allocation.name] = backtest_paper(strategy, panel, market, *terms, prices, sliced_orders)
+        backtests[allocation.name] = backtest_paper(strategy, panel, market, *terms, prices, order_hours(config))
     return backtests
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from finrl_pod_app.paper.adopted_journal import AdoptionReport
     from finrl_pod_app.paper.backtest_difference import TrackReport
     from finrl_pod_app.paper.demo import DemoReport
-    from finrl_pod_app.paper.gains_report import GainsReport
     from finrl_pod_app.paper.replay_report import ReplayReport
 
 _PIPE_WIDTH = 160
@@ -105,18 +104,6 @@ def show_adoption(report: AdoptionReport) -> None:
     console.print(Text(f"Written to {report.journal}: the next `paper run` trades on from it"))
     if report.kept:
         console.print(Text(f"The former file is kept as {report.kept}"))
-
-
-def show_gains(report: GainsReport) -> None:
-    """Print figures by symbol."""
-    names = ("shares", "value", "unrealised_gain", "realised_gain", "dividends")
-    table = Table("symbol", *(name.replace("_", " ") for name in names), header_style="bold")
-    for symbol, figures in report.symbols.items():
-        table.add_row(Text(symbol), *(f"{getattr(figures, name):,.2f}" for name in names))
-    console = _console()
-    console.print(table)
-    total = sum(figures.realised_gain for figures in report.symbols.values())
-    console.print(Text(f"{len(report.realised)} sales of lots, realised gain {total:+,.2f}"))
 
 
 def show_replay(report: ReplayReport) -> None:

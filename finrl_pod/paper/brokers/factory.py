@@ -5,7 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from finrl_pod.errors import ConfigError, FinrlPodError, InputError
-from finrl_pod.paper.brokers.alpaca.credentials import PAPER_URL, is_loopback, trading_address
+from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
+from finrl_pod.paper.brokers.alpaca.client import AlpacaPyLibrary
+from finrl_pod.paper.brokers.alpaca.credentials import (
+    PAPER_URL,
+    data_address,
+    default_data_url,
+    is_loopback,
+    keys_from_environment,
+    trading_address,
+)
+from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName
+from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
+from finrl_pod.paper.brokers.alpaca.transport import RequestContext
 from finrl_pod.paper.domain.clocks import SystemClock
 from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from finrl_pod.paper.settings import BROKERS, BrokerSettings
@@ -46,18 +58,35 @@ def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFee
             "the simulated broker does not keep its account between runs; use it with `finrl-pod paper replay`, or set "
             'broker.kind = "alpaca"'
         )
-    from finrl_pod.paper.brokers.alpaca.client import open_alpaca
-
     address = (clock, settings.url, settings.data_url)
-    if settings.kind == "alpaca-trade-api":
-        from finrl_pod.paper.brokers.alpaca.legacy import TradeApiLibrary
-
-        return open_alpaca(*address, library=TradeApiLibrary, feed=settings.feed)
     if settings.kind == "alpaca-crypto":
         from finrl_pod.paper.brokers.alpaca.crypto import CryptoAccount, CryptoFeed, CryptoLibrary
 
         return open_alpaca(*address, library=CryptoLibrary, account=CryptoAccount, prices=CryptoFeed)
     return open_alpaca(*address, feed=settings.feed)
+
+
+def open_alpaca(
+    clock: Clock, url: str = "", data_url: str = "", *, library: type[AlpacaPyLibrary] = AlpacaPyLibrary,
+    account: type[AlpacaAccount] = AlpacaAccount, prices: type[AlpacaFeed] = AlpacaFeed, feed: FeedName = "iex",
+    listen: bool = True,
+) -> tuple[AlpacaAccount, AlpacaFeed]:  # fmt: skip
+    """Open the paper account of the keys in the environment and its data feed. They share one rate limit.
+
+    url, data_url: base URLs of a server on this machine; empty for Alpaca. library, account, prices: classes for the
+    kind of asset. feed: "iex" or "sip". listen: connect to the trade-updates stream.
+
+    Raises AddressNotAllowed for an address off the allow-list, before the keys are read, and SetupError if keys or
+    the library are missing.
+    """
+    trading_base = trading_address(url or PAPER_URL)
+    data_base = data_address(data_url or default_data_url(url))
+    keys = keys_from_environment()
+    context = RequestContext(clock)
+    client = library(trading_base, data_base, keys, context)
+    stream = UpdateStream(trading_base, keys, clock).start() if listen else NoStream()
+    opened_account = account(client, context, keys, stream)
+    return opened_account, prices(opened_account, client, clock, feed)
 
 
 def _own_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFeed]:

@@ -19,8 +19,7 @@ import torch
 
 from finrl_pod.errors import InputError
 from finrl_pod.market.execution import ExecutionRules, execute
-from finrl_pod.market.orders import FRACTION
-from finrl_pod.market.slicing import fill_on_path
+from finrl_pod.market.orders import FRACTION, fill_on_path
 from finrl_pod.paper.domain.port import COLUMNS, Adjustment, BarTable, Clock
 from finrl_pod.paper.domain.records import (
     AccountState,

@@ -14,7 +14,6 @@ from decimal import Decimal
 from enum import StrEnum
 
 from finrl_pod.paper.domain.records import CLIENT_ORDER_ID_MAX, OrderRequest, OrderType, Side, TimeInForce
-from finrl_pod.paper.domain.slicing import Slicing
 
 PREFIX = "fp1"
 FLATTEN = "flatten"  # start of the bar of an intent if a flatten command made it
@@ -47,7 +46,7 @@ class Intent:
 
     bar: ISO date of the decision bar, or date and time, or the id of a flatten command. quantity: shares, above zero.
     reference_price: price used for sizing. opens, deadline: first and last moment at which orders may be sent.
-    ends: moment after which no fill is expected. slicing: sends it in several orders, one after the other.
+    ends: moment after which no fill is expected.
     """
 
     run: str
@@ -62,26 +61,22 @@ class Intent:
     opens: datetime
     deadline: datetime
     ends: datetime
-    slicing: Slicing | None = None
-    extended_hours: bool = False
 
     @property
     def flattens(self) -> bool:
         """True if a flatten command made it."""
         return self.bar.startswith(f"{FLATTEN}-")
 
-    def request(self, attempt: int, quantity: Decimal, at: datetime) -> OrderRequest:
-        """Return order request number `attempt` (from 0), first sent at a time; after the last slice a market order."""
-        market = self.slicing is not None and self.slicing.over(at)
+    def request(self, attempt: int, quantity: Decimal) -> OrderRequest:
+        """Return order request number `attempt` (from 0)."""
         return OrderRequest(
             client_order_id=client_order_id(self.run, self.bar, self.symbol, self.side, attempt),
             symbol=self.symbol,
             side=self.side,
             quantity=quantity,
             time_in_force=self.time_in_force,
-            type=OrderType.MARKET if market else self.type,
-            limit_price=None if market else self.limit_price,
-            extended_hours=self.extended_hours,
+            type=self.type,
+            limit_price=self.limit_price,
         )
 
 

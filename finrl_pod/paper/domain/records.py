@@ -91,10 +91,7 @@ _TERMINAL = frozenset(
 
 @dataclass(frozen=True)
 class OrderRequest:
-    """An order to submit. quantity: shares, above zero. limit_price: None unless the order is a LIMIT order.
-
-    extended_hours: a DAY LIMIT order may also fill before the open and after the close.
-    """
+    """An order to submit. quantity: shares, above zero. limit_price: None unless the order is a LIMIT order."""
 
     client_order_id: str
     symbol: str
@@ -103,7 +100,6 @@ class OrderRequest:
     time_in_force: TimeInForce
     type: OrderType = OrderType.MARKET
     limit_price: Decimal | None = None
-    extended_hours: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from itertools import pairwise
 
 from finrl_pod.errors import InputError
 from finrl_pod.paper.domain.records import Session
-from finrl_pod.paper.domain.slicing import SliceWindow
-from finrl_pod.paper.settings import IntradaySettings, PaperConfig, ScheduleSettings, SlicingSettings
+from finrl_pod.paper.settings import IntradaySettings, PaperConfig, ScheduleSettings
 
 EXCHANGE = "XNYS"
 CONTINUOUS = "24/7"
@@ -27,7 +26,6 @@ SEND_MARGIN = timedelta(seconds=30)  # last submission before a cutoff
 AUCTION_GRACE = timedelta(minutes=15)  # after an auction, until unfilled orders are given up
 DAY_ORDER_CUTOFF = timedelta(minutes=5)  # last submission of a DAY order before the close
 BAR_DELAY = timedelta(seconds=10)  # after a minute, until its bar is served
-AUCTION = SlicingSettings()  # no slices
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,7 @@ class TradingCycle:
 
     bar: last complete session; of a decision within the session, that session. time: end of the bar that such a
     decision is taken on, None for daily ones. session: the one in which orders fill. opens: time of the decision and
-    first submission. deadline: last submission, or last start of a decision whose orders are sliced. auction: when
-    orders fill, or the end of the window of their slices. ends: unfilled orders are given up.
+    first submission. deadline: last submission. auction: when orders fill. ends: unfilled orders are given up.
     """
 
     bar: date
@@ -46,7 +43,6 @@ class TradingCycle:
     deadline: datetime
     auction: datetime
     ends: datetime
-    window: SliceWindow | None = None
     time: datetime | None = None
 
     @property
@@ -79,69 +75,56 @@ class Calendar:
         days = self.sessions(now.date() - timedelta(days=14), now.date() + timedelta(days=1))
         return next(session for session in reversed(days) if session.close <= now)
 
-    def cycles(
-        self, now: datetime, settings: ScheduleSettings, slicing: SlicingSettings = AUCTION
-    ) -> tuple[TradingCycle, ...]:
+    def cycles(self, now: datetime, settings: ScheduleSettings) -> tuple[TradingCycle, ...]:
         """Return the cycles of about two weeks that end after `now`, earliest first."""
         days = self.sessions(now.date() - timedelta(days=14), now.date() + timedelta(days=14))
-        cycles = [self.cycle(session, previous, settings, slicing) for previous, session in pairwise(days)]
+        cycles = [self.cycle(session, previous, settings) for previous, session in pairwise(days)]
         return tuple(c for c in cycles if c.ends > now)
 
     def next_cycle(self, now: datetime, config: PaperConfig) -> TradingCycle:
         """Return the earliest cycle that ends after `now`."""
         if not config.intraday.minutes:
-            return self.cycles(now, config.schedule, config.slicing)[0]
+            return self.cycles(now, config.schedule)[0]
         days = self.sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
         cycles = (c for session in days if session.close > now for c in intraday_cycles(session, config.intraday))
         return next(cycle for cycle in cycles if cycle.ends > now)
 
-    def cycles_since(
-        self, bar: str, now: datetime, settings: ScheduleSettings, slicing: SlicingSettings = AUCTION
-    ) -> tuple[TradingCycle, ...]:
+    def cycles_since(self, bar: str, now: datetime, settings: ScheduleSettings) -> tuple[TradingCycle, ...]:
         """Return the cycles with bars after `bar` (an ISO date) that open at or before `now`."""
         first = date.fromisoformat(bar)
         days = self.sessions(first, now.date() + timedelta(days=1))
-        cycles = (self.cycle(session, previous, settings, slicing) for previous, session in pairwise(days))
+        cycles = (self.cycle(session, previous, settings) for previous, session in pairwise(days))
         return tuple(c for c in cycles if c.bar > first and c.opens <= now)
 
-    def cycle(
-        self, session: Session, previous: Session, settings: ScheduleSettings, slicing: SlicingSettings = AUCTION
-    ) -> TradingCycle:
+    def cycle(self, session: Session, previous: Session, settings: ScheduleSettings) -> TradingCycle:
         """Return the cycle whose orders fill in `session`, decided on the session before it.
 
         A UTC day of a market that never closes is decided once the bars of the day before are served.
         """
-        day_opens = session.open + CONTINUOUS_DELAY
-        ends = session.close - DAY_ORDER_CUTOFF if self.continuous else session.close
-        lead = timedelta(minutes=settings.lead_minutes)
-        if slicing.schedule != "none":
-            window = self.slice_window(session, settings, slicing)
-            opens = day_opens if self.continuous else window.start - lead
-            return TradingCycle(previous.date, session, opens, window.last, window.end, ends, window)
         if self.continuous:
-            return TradingCycle(previous.date, session, day_opens, session.open + CONTINUOUS_PERIOD, day_opens, ends)
+            opens = session.open + CONTINUOUS_DELAY
+            deadline = session.open + CONTINUOUS_PERIOD
+            return TradingCycle(previous.date, session, opens, deadline, opens, session.close - DAY_ORDER_CUTOFF)
         auction, cutoff = (session.open, OPEN_CUTOFF) if settings.mode == "open" else (session.close, CLOSE_CUTOFF)
         return TradingCycle(
             bar=previous.date,
             session=session,
-            opens=auction - lead,
+            opens=auction - timedelta(minutes=settings.lead_minutes),
             deadline=auction - cutoff - SEND_MARGIN,
             auction=auction,
             ends=auction + AUCTION_GRACE,
         )
 
-    def slice_window(self, session: Session, settings: ScheduleSettings, slicing: SlicingSettings) -> SliceWindow:
-        """Return the window of the slices in a session. A half day may shorten it."""
-        interval = timedelta(minutes=slicing.interval_minutes)
-        length = min(timedelta(minutes=slicing.minutes), session.close - session.open - DAY_ORDER_CUTOFF)
-        steps = max(int(length / interval + 1e-9), 1)
-        start = session.open if settings.mode == "open" else session.close - DAY_ORDER_CUTOFF - steps * interval
-        return SliceWindow(start + CONTINUOUS_DELAY if self.continuous else start, interval, steps)
-
 
 def calendar_of(config: PaperConfig) -> Calendar:
     """Return the calendar of the broker of a config."""
     return Calendar(CONTINUOUS if config.broker.continuous else EXCHANGE)
+
+
+def order_hours(config: PaperConfig) -> tuple[float, float] | None:
+    """Fractions of a UTC day between which orders may fill in a market that never closes; None for an auction."""
+    day = timedelta(days=1)
+    return (CONTINUOUS_DELAY / day, (day - DAY_ORDER_CUTOFF) / day) if config.broker.continuous else None
 
 
 def intraday_cycles(session: Session, settings: IntradaySettings) -> list[TradingCycle]:

@@ -7,23 +7,21 @@ strategies are sent before purchases.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import ROUND_DOWN, Decimal
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.orders import FRACTION, WHOLE
 from finrl_pod.paper.domain.intents import Intent
 from finrl_pod.paper.domain.port import BarTable
-from finrl_pod.paper.domain.records import CorporateAction, Session, Side
+from finrl_pod.paper.domain.records import CorporateAction, Side
 from finrl_pod.paper.domain.schedule import Calendar, TradingCycle
 from finrl_pod.paper.execution.corporate_actions import record_corporate_actions
-from finrl_pod.paper.execution.day_loss import DayLossLimit
 from finrl_pod.paper.execution.decision import fetch_checked_prices
 from finrl_pod.paper.execution.minute_prices import fetch_minute_prices
 from finrl_pod.paper.execution.price_check import CheckedPrices
 from finrl_pod.paper.execution.risk import Exposure
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
-from finrl_pod.paper.execution.usual_volume import UsualVolume, last_volumes, usual_volumes
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.ledger import LedgerEntry, market_value
@@ -39,7 +37,6 @@ class AccountTrader:
     def __init__(self, components: TradingComponents) -> None:
         """Raises FinrlPodError if a source has no strategy, or one whose mandate contradicts the config."""
         self._c = components
-        self.day_loss = DayLossLimit(components.config, components.orders, components.reconciler, components.alert)
         self._alerted_problems: tuple[str, dict[str, str]] = ("", {})  # bar, and its price problems by symbol
         self._account: dict[str, Decimal] | None = None  # shares at the broker when sales were last due
         config = components.config
@@ -67,7 +64,7 @@ class AccountTrader:
 
     def equity(self) -> Decimal:
         """Return own equity at the last known closes; 0 for a symbol that never had one."""
-        return self._value_at({})
+        return self.cash + market_value(self.positions, self._c.ledger.closes.prices)
 
     def exposure_of(self, entry: LedgerEntry) -> Callable[[], Exposure]:
         """Return a function that computes the exposure of a strategy without the live order of this intent."""
@@ -150,23 +147,10 @@ class AccountTrader:
         assets = c.broker.assets(config.symbols)
         halted_symbols = self._halted_symbols()
         funds = sum((max(trader.cash, ZERO) for trader in self.traders), ZERO)
-        volumes = self._usual_volumes(cycle)
         for trader in self.traders:
             if not trader.has_decided(cycle):
                 buying_power = power * max(trader.cash, ZERO) / funds if funds else ZERO  # the strategies share it
-                trader.take_decision(cycle, CycleInputs(prices, assets, halted_symbols, actions, buying_power, volumes))
-
-    def _usual_volumes(self, cycle: TradingCycle) -> Mapping[str, UsualVolume]:
-        """Return the usual volumes that the schedule of the slices needs; alerts if the feed has none."""
-        c = self._c
-        config = self._c.config
-        if cycle.window is None or config.slicing.schedule == "twap":
-            return {}
-        volumes = usual_volumes(c.feed, config, cycle.session.date, cycle.window)
-        if not volumes and c.ledger.store.last(schema.alerts, schema.alerts.c.kind == "volume") is None:
-            message = f"{c.feed.name} has no minute bars: slices take the volume as even over their window"
-            c.alert("warning", "volume", message)
-        return volumes
+                trader.take_decision(cycle, CycleInputs(prices, assets, halted_symbols, actions, buying_power))
 
     def record_prices(self, cycle: TradingCycle, actions: Sequence[CorporateAction] = ()) -> CheckedPrices:
         """Fetch and check prices and record own equity at the closes of the cycle bar. Idempotent."""
@@ -182,32 +166,18 @@ class AccountTrader:
         return prices
 
     def _record_minute_prices(self, cycle: TradingCycle) -> CheckedPrices:
-        """Fetch and check the bars of an intraday decision. The first one also records the day's opening equity."""
+        """Fetch and check the bars of an intraday decision. The first of a day records equity at the closes before."""
         c = self._c
         today = cycle.session.date
-        minute_prices = fetch_minute_prices(c.feed, c.config, cycle, self._record_fetch)
-        self._record_problems(cycle, minute_prices.prices)
-        if not self.day_loss.is_open(today):
-            previous_session = Calendar().sessions(today - timedelta(days=14), today)[-2].date.isoformat()
-            c.ledger.closes.record(previous_session, minute_prices.earlier_closes, c.clock.now())
+        prices, earlier_closes = fetch_minute_prices(c.feed, c.config, cycle, self._record_fetch)
+        self._record_problems(cycle, prices)
+        previous_session = Calendar().sessions(today - timedelta(days=14), today)[-2].date.isoformat()
+        if c.ledger.store.last(schema.equity, schema.equity.c.session == previous_session) is None:
+            c.ledger.closes.record(previous_session, earlier_closes, c.clock.now())
             self._record_equity(previous_session)
-            self.day_loss.open(today, self._value_at(minute_prices.opens))
-        c.ledger.closes.record(cycle.id, minute_prices.prices.closes, c.clock.now())
+        c.ledger.closes.record(cycle.id, prices.closes, c.clock.now())
         self._check_losses(self.equity(), "")
-        return minute_prices.prices
-
-    def check_day_loss(self, session: Session) -> None:
-        """Compare own equity at the last trades with that at the open. Raises BrokerError without an answer."""
-        symbols = sorted(symbol for symbol, shares in self.positions.items() if shares)
-        if not symbols or self.day_loss.is_stopped(session.date) or not self.day_loss.is_open(session.date):
-            return
-        prices = {symbol: price for symbol, (price, _) in self._c.feed.latest(symbols).items()}
-        self.day_loss.check(session.date, prices, self._value_at(prices))
-
-    def _value_at(self, prices: Mapping[str, Decimal]) -> Decimal:
-        """Own equity at these prices, and at the last closes of symbols without one."""
-        all_prices = {**self._c.ledger.closes.prices, **prices}
-        return self.cash + market_value(self.positions, all_prices)
+        return prices
 
     def skip(self, cycle: TradingCycle, outcome: str, reason: str) -> None:
         """Record that a cycle has no orders of the strategies that have not decided, and why."""
@@ -225,19 +195,16 @@ class AccountTrader:
         """
         c = self._c
         now = self._c.clock.now()
-        c.orders.cancel_earlier_slices()
-        volumes = self._last_volumes(now)
-        shares = {
-            t.id: due_quantity(t, now, Decimal(str(c.config.orders.min_value)), volumes.get(t.intent.symbol))
-            for t in c.ledger.open.values()
-            if t.intent.flattens or not only_flatten
-        }
-        due = [c.ledger.open[number] for number, quantity in shares.items() if quantity]
+        due = [
+            entry
+            for entry in c.ledger.open.values()
+            if (entry.intent.flattens or not only_flatten) and entry.intent.opens <= now and not entry.orders
+        ]
         if any(entry.intent.side is Side.SELL for entry in due):
             self._account = {position.symbol: position.quantity for position in c.broker.positions()}
         for entry in due:
             if entry.intent.side is Side.SELL and not stopping() and not self._waits_for_opposite(entry):
-                c.orders.send(entry, shares[entry.id], self.exposure_of(entry))
+                c.orders.send(entry, entry.intent.quantity, self.exposure_of(entry))
         waits = c.config.orders.funding == "after_sales"
         if waits and any(t.intent.side is Side.SELL for t in c.ledger.open.values()):
             return
@@ -248,7 +215,7 @@ class AccountTrader:
                 continue
             trader = self._trader_of(entry)
             affordable = entry.intent.quantity if trader is None else trader.affordable(entry)
-            quantity = self._within_power(entry, min(affordable, shares[entry.id]), power)
+            quantity = self._within_power(entry, affordable, power)
             power -= quantity * _reserve(entry.intent)
             if quantity:
                 c.orders.send(entry, quantity, self.exposure_of(entry))
@@ -258,31 +225,15 @@ class AccountTrader:
     def _within_power(self, entry: LedgerEntry, quantity: Decimal, power: Decimal) -> Decimal:
         """Return the shares of a purchase whose limit price the account buying power covers.
 
-        While sales are open it waits for their proceeds, as far as its deadline allows, rather than being cut. A slice
-        is cut, since the next ones make up for it.
+        While sales are open it waits for their proceeds, as far as its deadline allows, rather than being cut.
         """
         reserve = _reserve(entry.intent)
         if quantity * reserve <= power:
             return quantity
-        selling = any(other.intent.side is Side.SELL for other in self._c.ledger.open.values())
-        if selling and entry.intent.slicing is None:
+        if any(other.intent.side is Side.SELL for other in self._c.ledger.open.values()):
             return ZERO
         step = FRACTION if self._c.config.orders.fractional else WHOLE
         return (max(power, ZERO) / reserve).quantize(step, ROUND_DOWN)
-
-    def _last_volumes(self, now: datetime) -> Mapping[str, float]:
-        """Return the shares that the market traded in the slice before, where a slice is due that depends on them."""
-        slicings = {
-            t.intent.symbol: t.intent.slicing
-            for t in self._c.ledger.open.values()
-            if t.intent.slicing is not None
-            and t.intent.slicing.plan.schedule == "participation"
-            and t.intent.slicing.due(now, t.orders[-1].sent_at if t.orders else None)
-        }
-        if not slicings:
-            return {}
-        window = next(iter(slicings.values())).window
-        return last_volumes(self._c.feed, sorted(slicings), window, window.step(now))
 
     def _waits_for_opposite(self, entry: LedgerEntry) -> bool:
         """Whether another strategy has a live opposite order in the symbol. Brokers refuse that as a wash trade.
@@ -362,25 +313,6 @@ class AccountTrader:
             schema.price_fetches, self._c.clock.now(), feed=table.feed, adjustment=adjustment, start=days[0],
             end=days[1], symbols=len(table.symbols), sha256=sha256,
         )  # fmt: skip
-
-
-def due_quantity(entry: LedgerEntry, now: datetime, min_value: Decimal, last_volume: float | None) -> Decimal:
-    """Return the shares of the order that an intent is due to send now, 0 if none is.
-
-    A slice worth less than `min_value` (currency) is left to the later ones. last_volume: argument of
-    `SlicePlan.quantity`.
-    """
-    intent = entry.intent
-    slicing = entry.intent.slicing
-    if intent.opens > now or entry.live is not None:
-        return ZERO
-    if slicing is None:
-        return ZERO if entry.orders else intent.quantity
-    if not slicing.due(now, entry.orders[-1].sent_at if entry.orders else None):
-        return ZERO
-    unit = WHOLE if intent.quantity % 1 == 0 else FRACTION
-    quantity = slicing.quantity(now, intent.quantity, entry.remaining, unit, last_volume)
-    return quantity if quantity * intent.reference_price >= min_value else ZERO
 
 
 def _reserve(intent: Intent) -> Decimal:

@@ -1,9 +1,8 @@
-"""Bars of some minutes, made from minute bars: the window of a decision within the session, and the open of the day."""
+"""Bars of several minutes, made from minute bars: the window of a decision within the session."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
 
@@ -15,22 +14,14 @@ from finrl_pod.paper.domain.schedule import Calendar, TradingCycle
 from finrl_pod.paper.execution.decision import PriceFetchRecorder, table_sha256
 from finrl_pod.paper.execution.price_check import MAX_JUMP, CheckedPrices, check_minute_prices
 from finrl_pod.paper.settings import PaperConfig
-from finrl_pod.types import Floats
-
-
-@dataclass(frozen=True)
-class MinutePrices:
-    """Checked prices of a decision, first prices of the session, and last closes of earlier sessions, by symbol."""
-
-    prices: CheckedPrices
-    opens: Mapping[str, Decimal]
-    earlier_closes: Mapping[str, Decimal]
 
 
 def fetch_minute_prices(
     feed: DataFeed, config: PaperConfig, cycle: TradingCycle, record_fetch: PriceFetchRecorder
-) -> MinutePrices:
-    """Fetch the last `data.window` bars, of whole sessions, until the cycle time, and check them.
+) -> tuple[CheckedPrices, dict[str, Decimal]]:
+    """Fetch the last `data.window` bars until the cycle time, check them, and return them with the closes before.
+
+    The second result has the last closes of earlier sessions by symbol.
 
     Raises BrokerError if the feed does not answer and DataError if it lacks the cycle bar.
     """
@@ -43,13 +34,11 @@ def fetch_minute_prices(
     table = feed.minute_bars(config.symbols, days[0].open, cycle.time, "all")
     record_fetch(table, "all", table_sha256(table))
     bars = aggregate(table, days, length)
-    today = bars.times >= np.datetime64(cycle.session.open.replace(tzinfo=None), "ns")
     window = bars.rows(slice(-config.data.window, None))
-    return MinutePrices(
-        check_minute_prices(window, cycle.time - length, minutes, MAX_JUMP),
-        _first_valid(bars.symbols, bars.open[today]),
-        _first_valid(bars.symbols, bars.close[~today][::-1]),
-    )
+    earlier = bars.times < np.datetime64(cycle.session.open.replace(tzinfo=None), "ns")
+    columns = (column[np.isfinite(column) & (column > 0)] for column in bars.close[earlier].T)
+    closes = {s: Decimal(repr(float(c[-1]))) for s, c in zip(bars.symbols, columns, strict=True) if len(c)}
+    return check_minute_prices(window, cycle.time - length, minutes, MAX_JUMP), closes
 
 
 def aggregate(table: BarTable, sessions: Sequence[Session], length: timedelta) -> BarTable:
@@ -84,10 +73,3 @@ def aggregate(table: BarTable, sessions: Sequence[Session], length: timedelta) -
     }
     columns = {name: np.where(is_missing, np.nan, bars) for name, bars in columns.items()}
     return BarTable(times=times, symbols=table.symbols, feed=table.feed, **columns)
-
-
-def _first_valid(symbols: Sequence[str], values: Floats) -> dict[str, Decimal]:
-    """First positive value of each symbol in [T, N]."""
-    columns = (column[np.isfinite(column) & (column > 0)] for column in values.T)
-    valid_prices = zip(symbols, columns, strict=True)
-    return {symbol: Decimal(repr(float(prices[0]))) for symbol, prices in valid_prices if len(prices)}

@@ -70,7 +70,7 @@ class OrderManager:
             if shares <= 0 or self.clock.now() > entry.intent.deadline or len(entry.orders) > MAX_ATTEMPT:
                 return self.finish(entry)
             now = self.clock.now()
-            request = entry.intent.request(len(entry.orders), shares, now)
+            request = entry.intent.request(len(entry.orders), shares)
             refusal = self.risk.refusal(request, entry.intent.reference_price, exposure())
             if refusal is not None:
                 return self._withhold(entry, refusal)
@@ -157,7 +157,7 @@ class OrderManager:
         return is_found is False and order.state is OrderState.UNKNOWN
 
     def _resend(self, entry: LedgerEntry, order: TrackedOrder, exposure: Callable[[], Exposure]) -> None:
-        request = entry.intent.request(order.attempt, order.quantity, order.sent_at)
+        request = entry.intent.request(order.attempt, order.quantity)
         if self._give_up_if_blocked(entry, order, request, exposure):
             return
         self._apply(order, order_state.mark_resent(order), "plan", "sent again under the same id")
@@ -223,22 +223,8 @@ class OrderManager:
         elif isinstance(outcome, Rejected) and outcome.reason not in (Reason.NOT_CANCELABLE, Reason.NOT_FOUND):
             self.alert("warning", "cancel", f"{order.client_order_id} was not cancelled: {outcome.message}")
 
-    def cancel_earlier_slices(self) -> None:
-        """Cancel slices that are still live when the next one is due. Later slices take over their shares."""
-        now = self.clock.now()
-        earlier_orders = [
-            order
-            for entry, order in self.ledger.live_orders()
-            if (slicing := entry.intent.slicing) is not None and slicing.due(now, order.sent_at)
-            if order.state is OrderState.WORKING and not order.cancel_requested
-        ]
-        for order in earlier_orders:
-            self.cancel(order)
-        if earlier_orders:
-            self.refresh()
-
     def cancel_all(self, seconds: float) -> bool:
-        """Cancel own live orders, close sliced intents, and wait for confirmation. Returns True if no order is left."""
+        """Cancel own live orders and wait for confirmation. Returns True if no order is left."""
         until = self.clock.monotonic() + seconds
         while True:
             live = self.ledger.live_orders()
@@ -251,10 +237,6 @@ class OrderManager:
                     self.give_up(entry, order)
             self.refresh()
             if not self.ledger.live_orders():
-                for entry in list(self.ledger.open.values()):
-                    if entry.intent.slicing is not None and entry.orders:
-                        detail = f"cancelled, {entry.filled} of {entry.intent.quantity} filled"
-                        self.ledger.close(entry, IntentState.CANCELED, self.clock.now(), detail)
                 return True
             if self.clock.monotonic() >= until:
                 return False
@@ -364,12 +346,8 @@ class OrderManager:
             if now > entry.intent.ends and live.state is OrderState.WORKING and not live.cancel_requested:
                 self.cancel(live)
         elif entry.orders and entry.orders[-1].state is OrderState.ENDED:
-            if _sends_more(entry, now):
-                return
             last = entry.orders[-1]
             state = FINAL_STATES.get(last.status, IntentState.EXPIRED)
-            if entry.intent.slicing is not None and last.cancel_requested:
-                state = IntentState.EXPIRED  # cancelled at the end of the last slice
             detail = f"{last.status.value}, {entry.filled} of {entry.intent.quantity} filled"
             self._close_unfilled(entry, state, detail)
         elif now > entry.intent.deadline:
@@ -467,16 +445,3 @@ class OrderManager:
     def _halt(self, reason: str) -> None:
         if self.risk.tighten(RiskState.HALTED, reason, self.clock.now()):
             self.alert("critical", "halted", reason)
-
-
-def _sends_more(entry: LedgerEntry, now: datetime) -> bool:
-    """Whether further slices, or the market order of the remainder, follow the ended last order of an intent."""
-    slicing = entry.intent.slicing
-    last = entry.orders[-1]
-    if slicing is None or now > entry.intent.deadline or last.status is OrderStatus.REJECTED:
-        return False
-    if last.status is OrderStatus.CANCELED and not last.cancel_requested:
-        return False  # by another client
-    if slicing.over(now):
-        return slicing.fallback == "market" and not slicing.over(last.sent_at)
-    return True

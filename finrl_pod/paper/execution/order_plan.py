@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from decimal import Decimal
 
 import numpy as np
@@ -21,17 +19,13 @@ from finrl_pod.market.orders import (
     orders_within_limits,
     target_positions,
 )
-from finrl_pod.market.slicing import SlicePlan, even_profile
 from finrl_pod.paper.domain.intents import Intent
 from finrl_pod.paper.domain.records import Asset, OrderType, Side, TimeInForce
 from finrl_pod.paper.domain.schedule import TradingCycle
-from finrl_pod.paper.domain.slicing import SliceWindow, Slicing
 from finrl_pod.paper.execution.decision import Decision, Holdings
-from finrl_pod.paper.execution.usual_volume import UsualVolume
 from finrl_pod.paper.settings import PaperConfig
 
 ZERO = Decimal(0)
-LAST_MARKET_ORDER = timedelta(minutes=2)  # before the close, of what slices left
 MIN_COLLAR = Decimal("0.002")  # of purchases whose limit prices are lowered to fit the buying power
 TICK = Decimal("0.01")  # that limit prices are rounded to
 
@@ -71,7 +65,6 @@ def plan_orders(
     rules: SizingRules,
     previous_targets: Sequence[PositionTarget | None] | None = None,
     buying_power: Decimal | None = None,
-    volumes: Mapping[str, UsualVolume] | None = None,
 ) -> OrderPlan:
     """Plan the orders of a decision, or for one that keeps the positions those that its kept targets still need.
 
@@ -79,7 +72,6 @@ def plan_orders(
     Fractional quantities become DAY orders, since brokers accept no fractions in auctions.
 
     buying_power: amount that brokers reserve the limit prices of purchases from; None without a bound.
-    volumes: usual volume in the window of the slices by symbol; without it, volume counts as even.
     """
     symbols = decision.prices.panel.symbols
     skip_reasons = _untradable(decision, assets, rules)
@@ -104,10 +96,8 @@ def plan_orders(
             shares = abs(quantity).normalize()
             skip_reasons[symbol] = f"{shares} shares are held, but the broker does not trade fractions of it"
         elif quantity:
-            intent = _intent(config, cycle, symbol, quantity, price, rules, collar if quantity > 0 else rules.collar)
-            if cycle.window is not None:
-                intent = _in_slices(intent, config, cycle, cycle.window, (volumes or {}).get(symbol))
-            intents.append(intent)
+            symbol_collar = collar if quantity > 0 else rules.collar
+            intents.append(_intent(config, cycle, symbol, quantity, price, rules, symbol_collar))
     intents.sort(key=lambda i: (i.side is Side.BUY, -i.quantity * i.reference_price, i.symbol))
     if decision.weights is None:  # later sessions only report what concerns the targets
         missing_symbols = {s for s, missing in zip(symbols, missing_quantities, strict=True) if missing}
@@ -149,9 +139,7 @@ def _intent(
     waits = config.orders.funding == "after_sales" and quantity > 0
     in_auction = TimeInForce.OPG if config.schedule.mode == "open" else TimeInForce.CLS
     # none of these may join an auction
-    is_day_order = (
-        waits or rules.fractional or quantity % 1 != 0 or config.orders.extended_hours or cycle.time is not None
-    )
+    is_day_order = waits or rules.fractional or quantity % 1 != 0 or cycle.time is not None
     return Intent(
         run=config.name,
         bar=cycle.id,
@@ -167,24 +155,4 @@ def _intent(
         ends=cycle.session.close
         if is_day_order and cycle.time is None and not config.broker.continuous
         else cycle.ends,
-        extended_hours=config.orders.extended_hours,
-    )
-
-
-def _in_slices(
-    intent: Intent, config: PaperConfig, cycle: TradingCycle, window: SliceWindow, usual_volume: UsualVolume | None
-) -> Intent:
-    """Send an intent in slices over the cycle window. What is left then is a market order, if the config says so."""
-    settings = config.slicing
-    assert settings.schedule != "none"
-    volume = usual_volume or UsualVolume(even_profile(window.steps), 0.0)
-    plan = SlicePlan(settings.schedule, volume.profile, volume.shares, settings.participation, settings.urgency)
-    sends_remainder = settings.fallback == "market"
-    return dataclasses.replace(
-        intent,
-        time_in_force=TimeInForce.GTC if config.broker.continuous else TimeInForce.DAY,
-        opens=window.start,
-        deadline=min(cycle.session.close - LAST_MARKET_ORDER, cycle.ends) if sends_remainder else window.end,
-        ends=cycle.ends if sends_remainder else window.end,
-        slicing=Slicing(window, plan, settings.fallback),
     )

@@ -33,7 +33,6 @@ from finrl_pod.paper.execution.risk import Exposure, RiskManager
 from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.execution.stop_rule import advance
 from finrl_pod.paper.execution.stream_monitor import StreamMonitor
-from finrl_pod.paper.execution.usual_volume import UsualVolume
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.decision_state import (
     BaseAccount,
@@ -97,8 +96,7 @@ class TradingComponents:
 class CycleInputs:
     """What all strategies of an account get in a cycle: checked prices, assets, halted symbols, corporate actions.
 
-    buying_power: amount for purchases. volumes: usual volume in the window of the slices by symbol, if they depend on
-    it.
+    buying_power: amount for purchases.
     """
 
     prices: CheckedPrices
@@ -106,7 +104,6 @@ class CycleInputs:
     halt_reasons: Mapping[str, str]
     actions: Sequence[CorporateAction]
     buying_power: Decimal
-    volumes: Mapping[str, UsualVolume]
 
 
 class StrategyTrader:
@@ -210,9 +207,7 @@ class StrategyTrader:
         targets = None
         if previous_target is not None and previous_target.state is TargetState.OPEN:
             targets = previous_target.target.by_symbol(decision.prices.panel.symbols)
-        plan = plan_orders(
-            config, decision, cycle, holdings, inputs.assets, rules, targets, inputs.buying_power, inputs.volumes
-        )
+        plan = plan_orders(config, decision, cycle, holdings, inputs.assets, rules, targets, inputs.buying_power)
         self._alert_cut_weights(limits_note(decision, rules))
         intents, skip_reasons = self._without_blocked(plan, inputs.halt_reasons)
         # The active return is measured between closes.

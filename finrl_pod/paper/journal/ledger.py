@@ -27,7 +27,6 @@ from finrl_pod.paper.domain.records import (
     Side,
     TimeInForce,
 )
-from finrl_pod.paper.domain.slicing import Slicing
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
 from finrl_pod.paper.journal.store import Store, add, moment, stamp
@@ -406,8 +405,6 @@ def _intent_values(intent: Intent) -> dict[str, str | int | None]:
         "quantity": str(intent.quantity), "time_in_force": intent.time_in_force.value, "type": intent.type.value,
         "limit_price": _optional(intent.limit_price), "reference_price": str(intent.reference_price),
         "opens": stamp(intent.opens), "deadline": stamp(intent.deadline), "ends": stamp(intent.ends),
-        "slicing": None if intent.slicing is None else intent.slicing.pack(),
-        "extended_hours": int(intent.extended_hours),
     }  # fmt: skip
 
 
@@ -416,7 +413,6 @@ def _intent(row: Any) -> Intent:
         row.run, row.bar, row.symbol, Side(row.side), Decimal(row.quantity), TimeInForce(row.time_in_force),
         OrderType(row.type), None if row.limit_price is None else Decimal(row.limit_price),
         Decimal(row.reference_price), moment(row.opens), moment(row.deadline), moment(row.ends),
-        None if row.slicing is None else Slicing.unpack(row.slicing), bool(row.extended_hours),
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ _NUMBERS = (
     "own_cash", "foreign_cash", "own_change", "foreign_change", "equity", "broker_equity", "distance",
 )  # fmt: skip
 _DATES = ("ex_date", "until")
-_DOCUMENTS = ("arguments", "weights", "state", "positions", "slicing", "content")  # JSON, where no word is named below
+_DOCUMENTS = ("arguments", "weights", "state", "positions", "content")  # JSON, where no word is named below
 _WORDS: Mapping[tuple[Table, str], type[StrEnum]] = {
     (schema.intents, "side"): Side,
     (schema.intents, "time_in_force"): TimeInForce,
@@ -41,7 +41,7 @@ _WORDS: Mapping[tuple[Table, str], type[StrEnum]] = {
     (schema.risk_states, "state"): RiskState,
     (schema.commands, "name"): CommandName,
 }
-_TEXTS = ((schema.cursors, "value"), (schema.facts, "value"), (schema.trading_days, "state"))
+_TEXTS = ((schema.cursors, "value"), (schema.facts, "value"))
 _READ_LATER = ((schema.decisions, "inputs"),)  # long, and of no use for trading
 
 

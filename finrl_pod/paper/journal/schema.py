@@ -44,11 +44,9 @@ facts = _table("facts", _unique("name"), "value")
 decisions = _table(
     "decisions", "at run bar strategy feed inputs weights? outcome detail state?", UniqueConstraint("run", "bar")
 )
-# slicing: JSON, NULL for whole orders
 intents = _table(
     "intents",
-    "at run bar symbol side quantity time_in_force type limit_price? reference_price opens deadline ends slicing?",
-    _integer("extended_hours"),
+    "at run bar symbol side quantity time_in_force type limit_price? reference_price opens deadline ends",
     UniqueConstraint("run", "bar", "symbol", "side"),
 )
 intent_events = _table("intent_events", "at", _foreign_key("intent_id", "intents"), "state detail")
@@ -93,8 +91,6 @@ cursors = _table("cursors", "at name value")
 equity = _table("equity", "at session equity cash broker_equity")
 # of each of several strategies; `equity` has the sum
 strategy_equity = _table("strategy_equity", "at run session equity cash")
-# of intraday decisions: equity at the open, and a stop after a loss
-trading_days = _table("trading_days", "at session state equity detail")
 closes = _table("closes", "at", Column("symbol", Text, nullable=False, index=True), "session price")
 price_fetches = _table("price_fetches", "at feed adjustment start end", _integer("symbols"), "sha256")
 risk_states = _table("risk_states", "at state reason")

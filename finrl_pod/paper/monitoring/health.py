@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,13 +16,11 @@ from typing import Any
 
 from finrl_pod.errors import SetupError
 from finrl_pod.files import replace_file
-from finrl_pod.paper.monitoring.symbols import SymbolFigures
 
 ADDRESS = "127.0.0.1"
 HEARTBEAT_INTERVAL = 1.0  # real seconds between two writes
 STALE_AFTER = 60.0  # real seconds; every call to a broker ends sooner, so an older heartbeat means a hanging loop
 Metrics = Callable[[], Mapping[str, float]]
-SymbolMetrics = Callable[[], Mapping[str, SymbolFigures]]
 
 
 class Heartbeat:
@@ -63,13 +60,13 @@ class Heartbeat:
 class HealthServer:
     """Serves /health for container probes and /metrics for Prometheus, from background threads.
 
-    metrics: called at each request, returns the gauges of /metrics by name. by_symbol: the same of each symbol.
+    metrics: called at each request, returns the gauges of /metrics by name.
     """
 
-    def __init__(self, port: int, heartbeat: Heartbeat, metrics: Metrics, by_symbol: SymbolMetrics = dict) -> None:
+    def __init__(self, port: int, heartbeat: Heartbeat, metrics: Metrics) -> None:
         """Raises SetupError if the port is in use. Port 0 selects a free one, see `port`."""
         try:
-            self._server = ThreadingHTTPServer((ADDRESS, port), _handler(heartbeat, metrics, by_symbol))
+            self._server = ThreadingHTTPServer((ADDRESS, port), _handler(heartbeat, metrics))
         except OSError as error:
             raise SetupError(
                 f"port {port} on {ADDRESS} cannot be used ({error.strerror}). Set another monitoring.port."
@@ -84,7 +81,7 @@ class HealthServer:
         self._server.server_close()
 
 
-def _handler(heartbeat: Heartbeat, metrics: Metrics, by_symbol: SymbolMetrics) -> type[BaseHTTPRequestHandler]:
+def _handler(heartbeat: Heartbeat, metrics: Metrics) -> type[BaseHTTPRequestHandler]:
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
     from prometheus_client.core import GaugeMetricFamily
 
@@ -93,14 +90,6 @@ def _handler(heartbeat: Heartbeat, metrics: Metrics, by_symbol: SymbolMetrics) -
             values = {"heartbeat_age_seconds": heartbeat.age, "trading": float(heartbeat.trading), **metrics()}
             for name, value in values.items():
                 yield GaugeMetricFamily(f"finrl_pod_{name}", name.replace("_", " "), value=value)
-            families: dict[str, GaugeMetricFamily] = {}
-            for symbol, figures in by_symbol().items():
-                for name, value in asdict(figures).items():
-                    if name not in families:
-                        title = f"{name.replace('_', ' ')} of a symbol"
-                        families[name] = GaugeMetricFamily(f"finrl_pod_symbol_{name}", title, labels=["symbol"])
-                    families[name].add_metric([symbol], value)
-            yield from families.values()
 
     registry = CollectorRegistry()
     registry.register(Collector())

@@ -40,7 +40,6 @@ from finrl_pod.paper.runtime.control import SHUTDOWN_SECONDS, CommandHandler
 MAX_CLOCK_DRIFT = 60.0  # seconds of difference to the broker's clock without an alert
 COMMAND_POLL = 0.2  # real seconds between two checks for commands while waiting
 AUCTION_POLL = 60.0  # seconds between two polls of orders waiting for an auction, if the stream is healthy
-LOSS_CHECK_INTERVAL = timedelta(minutes=1)
 CLOCK_CHECK_INTERVAL = timedelta(hours=6)
 MAX_DRIFT = timedelta(days=366)  # of the broker clock from this machine's: its answer is not used beyond
 MAX_CLOCK_SLIP = 1.0  # seconds that wall and monotonic time may drift apart before the broker clock is queried again
@@ -70,9 +69,7 @@ class Daemon:
         self._calendar = calendar_of(components.config)
         self.trader = AccountTrader(components)
         self._stop = threading.Event()
-        self._wake_event = threading.Event()
         self._clock_checked = time.now() - 2 * CLOCK_CHECK_INTERVAL
-        self._loss_checked = time.now() - LOSS_CHECK_INTERVAL
         self._alerted_drift = 0.0  # seconds of deviation from the broker clock in the last alert
         self._outage = ""  # cause of the current outage in the last alert, "" if there is none
         self._outage_alerted = float("-inf")
@@ -85,16 +82,11 @@ class Daemon:
         """Request a stop: after the current call own orders are cancelled and `run` returns."""
         self._stop.set()
 
-    def wake(self) -> None:
-        """End a wait for the next cycle, so that `until` of `run` is called soon. From a signal handler too."""
-        self._wake_event.set()
-
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Run until stopped, or until `until` returns True between two steps, with own orders left as they are.
 
         Raises AuthenticationError, JournalError and (at the start) ConfigError, and DaemonError for any other error.
         """
-        self._wake_event.clear()
         try:
             while not self._stop.is_set() and not until():
                 self.step()
@@ -191,7 +183,6 @@ class Daemon:
             return
         now = self._time.now()
         cycle = self._calendar.next_cycle(now, self._c.config)
-        self._keep_day_loss(now, cycle)
         if self._c.ledger.open:
             is_reconciled = not self._c.reconciler.differences
             self._c.orders.resolve_unknown(self.trader.exposure_of, may_send=is_reconciled)
@@ -201,9 +192,9 @@ class Daemon:
         self._send_summary(now, cycle)
         if now < cycle.opens:
             return self._wait_for(cycle)
-        if cycle.time is not None and self._waits_within_session(cycle):
-            return self.idle(self._poll_within_session(cycle), interruptible=True)
         if not self.trader.has_decided(cycle):
+            if cycle.time is not None and self._has_earlier_orders(cycle):
+                return self.idle(self._c.config.timing.poll, interruptible=True)
             if self._clock_checked < cycle.opens:
                 return self._query_clock()  # the broker clock decides whether the cycle has opened
             if now > cycle.deadline:
@@ -212,6 +203,11 @@ class Daemon:
                 return self.trader.take_decision(cycle)
         return self.idle(self._seconds_to_poll(cycle), interruptible=True)
 
+    def _has_earlier_orders(self, cycle: TradingCycle) -> bool:
+        """True if orders of an earlier decision are still live."""
+        live = (entry.intent for entry, _ in self._c.ledger.live_orders())
+        return any(intent.bar != cycle.id and not intent.flattens for intent in live)
+
     def _seconds_to_poll(self, cycle: TradingCycle) -> float:
         """Return seconds until the next poll: few while orders may fill, more before their auction or without any."""
         poll = self._c.config.timing.poll
@@ -219,9 +215,7 @@ class Daemon:
         if not self.trader.has_decided(cycle):
             return poll
         if not self._c.ledger.open and not self._c.stream.awaiting_report:
-            return min(max((cycle.ends - now).total_seconds(), 0.0) + 1.0, self._seconds_to_loss_check(cycle))
-        if (slice_in := self._seconds_to_slice(now)) is not None:
-            return min(poll, slice_in) if self._c.ledger.live_orders() else slice_in
+            return max((cycle.ends - now).total_seconds(), 0.0) + 1.0
         in_auction = all(
             t.live is not None and t.live.state is OrderState.WORKING and t.intent.ends <= cycle.ends
             for t in self._c.ledger.open.values()
@@ -229,12 +223,6 @@ class Daemon:
         if in_auction and now < cycle.auction and not self._c.stream.stale:
             return min((cycle.auction - now).total_seconds() + 1.0, max(poll, AUCTION_POLL))
         return poll
-
-    def _seconds_to_slice(self, now: datetime) -> float | None:
-        """Return seconds until the next slice of an open intent is due; None without one."""
-        slicings = (entry.intent.slicing for entry in self._c.ledger.open.values())
-        starts = [slicing.window.next_after(now) for slicing in slicings if slicing is not None]
-        return min(((start - now).total_seconds() for start in starts if start is not None), default=None)
 
     def _send_summary(self, now: datetime, cycle: TradingCycle) -> None:
         """Send the summary of the last session once, some minutes after its close, unless that is long past."""
@@ -273,41 +261,7 @@ class Daemon:
         now = self._time.now()
         seconds = min((cycle.opens - now).total_seconds(), self._seconds_to_summary(now))
         has_open_orders = self._c.ledger.open or self._c.stream.awaiting_report
-        seconds = min(seconds, self._seconds_to_loss_check(cycle))
         self.idle(min(seconds, self._c.config.timing.poll) if has_open_orders else seconds, interruptible=True)
-
-    # ------------------------------------------------------------------ within the session
-
-    def _keep_day_loss(self, now: datetime, cycle: TradingCycle) -> None:
-        """Check the loss of the day once a minute while the session is open, and carry out a stop."""
-        session = cycle.session
-        if cycle.time is None or not session.open <= now < session.close:
-            return
-        if now - self._loss_checked >= LOSS_CHECK_INTERVAL and self._c.config.intraday.max_loss:
-            self._loss_checked = now
-            self.trader.check_day_loss(session)
-        self.trader.day_loss.enforce(session.date, now, SHUTDOWN_SECONDS)
-
-    def _seconds_to_loss_check(self, cycle: TradingCycle) -> float:
-        """Return seconds until the loss of the day is checked again, infinite if it is not."""
-        session = cycle.session
-        now = self._time.now()
-        if cycle.time is None or not self._c.config.intraday.max_loss or not session.open <= now < session.close:
-            return float("inf")
-        return max((self._loss_checked + LOSS_CHECK_INTERVAL - now).total_seconds(), 0.0)
-
-    def _waits_within_session(self, cycle: TradingCycle) -> bool:
-        """Whether no decision may be taken now: the day was stopped, or orders of the decision before are live."""
-        if self.trader.day_loss.is_stopped(cycle.session.date):
-            return True
-        live = (entry.intent for entry, _ in self._c.ledger.live_orders())
-        return not self.trader.has_decided(cycle) and any(i.bar != cycle.id and not i.flattens for i in live)
-
-    def _poll_within_session(self, cycle: TradingCycle) -> float:
-        """Return seconds to wait then: until the poll of open orders, or the end of a stopped session."""
-        if self._c.ledger.open or not self.trader.day_loss.is_stopped(cycle.session.date):
-            return self._c.config.timing.poll
-        return max((cycle.session.close - self._time.now()).total_seconds(), 0.0) + 1.0
 
     def _recover(self) -> None:
         c = self._c
@@ -343,7 +297,7 @@ class Daemon:
                 if count > 0:
                     self._c.alert("warning", "missed", f"{count} decisions were missed while the daemon was down")
             return
-        for cycle in self._calendar.cycles_since(last.bar, now, config.schedule, config.slicing):
+        for cycle in self._calendar.cycles_since(last.bar, now, config.schedule):
             if now > cycle.deadline and not self.trader.has_decided(cycle):
                 self.trader.skip(cycle, "missed", "the daemon was down")
 
@@ -371,11 +325,11 @@ class Daemon:
     # ------------------------------------------------------------------ stopping
 
     def _check_commands(self) -> bool:
-        """Apply a pending halt. Returns True if a command is pending, or a stop or a wake-up was requested."""
+        """Apply a pending halt. Returns True if a command is pending, or a stop was requested."""
         commands = pending_commands(self._c.ledger.store)
         if any(command.name is CommandName.HALT for command in commands):
             self._control.set_halted()
-        return bool(commands) or self._stop.is_set() or self._wake_event.is_set()
+        return bool(commands) or self._stop.is_set()
 
     def _cancel_after_failure(self) -> bool:
         """Cancel own orders as at a stop, or without the journal if that fails too. Returns True if none is live."""

@@ -103,7 +103,7 @@ def replay(
 
         daemon.run(until=is_finished)
         next_session = calendar.sessions(last.date, last.date + timedelta(days=14))[1]
-        daemon.trader.record_prices(calendar.cycle(next_session, last, config.schedule, config.slicing))
+        daemon.trader.record_prices(calendar.cycle(next_session, last, config.schedule))
         marks = _marks(store.rows(schema.equity))
         run = schema.strategy_equity.c.run
         marks_by_strategy = {

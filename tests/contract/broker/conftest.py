@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.broker_setups import BROKER_KINDS, HTTP_BROKER_KINDS, BrokerSetup, HttpSetup, broker_setup
+from tests.contract.broker_setups import BROKER_KINDS, BrokerSetup, HttpSetup, broker_setup
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +29,6 @@ def setup(request: pytest.FixtureRequest, open_setup: Callable[..., Any]) -> Bro
     return open_setup(request.param)  # type: ignore[no-any-return]
 
 
-@pytest.fixture(params=HTTP_BROKER_KINDS)
-def http(request: pytest.FixtureRequest, open_setup: Callable[..., Any]) -> HttpSetup:
-    return open_setup(request.param)  # type: ignore[no-any-return]
+@pytest.fixture
+def http(open_setup: Callable[..., Any]) -> HttpSetup:
+    return open_setup("alpaca")  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Contract of every broker over HTTP, against the fake server, with each client library that is installed."""
+"""Contract of every broker over HTTP, against the fake server."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from finrl_pod.errors import AuthenticationError, BrokerRejected, BrokerUnavailable
+from finrl_pod.paper.brokers.factory import open_alpaca
 from finrl_pod.paper.domain.records import (
     ActionKind,
     Ambiguous,
@@ -19,7 +20,7 @@ from finrl_pod.paper.domain.records import (
     Rejected,
 )
 from tests.contract.broker.order_requests import DAY, order_request, rejection_reason, submit
-from tests.contract.broker_setups import HTTP_BROKER_KINDS, HttpSetup, broker_opener
+from tests.contract.broker_setups import HttpSetup
 
 # Raised by alpaca-py's own imports.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -31,7 +32,7 @@ def test_order_beyond_the_buying_power_is_rejected(http: HttpSetup) -> None:
 
 @pytest.mark.parametrize("code", [40010001, 42210000])
 def test_both_error_codes_of_a_duplicate_id_are_recognised(open_setup: Callable[..., Any], code: int) -> None:
-    http = open_setup(HTTP_BROKER_KINDS[0], duplicate_code=code)
+    http = open_setup("alpaca", duplicate_code=code)
     submit(http, order_request())
     assert rejection_reason(http.broker.submit(order_request())) is Reason.DUPLICATE_ID
 
@@ -99,14 +100,14 @@ def test_refused_keys_differ_from_rejected_orders(http: HttpSetup, status: int, 
 
 
 def test_unknown_keys_are_refused(open_setup: Callable[..., Any]) -> None:
-    http = open_setup(HTTP_BROKER_KINDS[0], key="another", secret="key")
+    http = open_setup("alpaca", key="another", secret="key")
     with pytest.raises(AuthenticationError) as caught:
         http.broker.account()
     assert "s3cr3t" not in str(caught.value)
 
 
 def test_reached_rate_limit_gives_the_time_to_retry(open_setup: Callable[..., Any]) -> None:
-    http = open_setup(HTTP_BROKER_KINDS[0], rate_limit=3)
+    http = open_setup("alpaca", rate_limit=3)
     for _ in range(3):
         http.broker.clock()
     outcome = http.broker.submit(order_request())
@@ -164,7 +165,7 @@ def test_fill_during_a_pending_cancel(http: HttpSetup) -> None:
 
 
 def test_each_partial_fill_is_a_fill(open_setup: Callable[..., Any]) -> None:
-    http = open_setup(HTTP_BROKER_KINDS[0], partial=1.0, seed=4)
+    http = open_setup("alpaca", partial=1.0, seed=4)
     submit(http, order_request(quantity="100"))
     http.jump("2024-03-01 16:30")
     first, second = http.broker.fills_since(None).fills
@@ -175,7 +176,7 @@ def test_each_partial_fill_is_a_fill(open_setup: Callable[..., Any]) -> None:
 
 def test_orders_and_fills_of_several_pages(open_setup: Callable[..., Any]) -> None:
     """With a high rate limit, so that only paging is tested."""
-    http = open_setup(HTTP_BROKER_KINDS[0], rate_limit=10_000)
+    http = open_setup("alpaca", rate_limit=10_000)
     for i in range(510):
         http.control("orders", external_order(f"other-{i}"))
     found = http.broker.orders("all")
@@ -206,7 +207,7 @@ def test_corporate_actions_are_filtered_by_ex_date(open_setup: Callable[..., Any
         {"symbol": "CCC", "ex_date": "2024-03-07", "kind": "dividend", "cash": 1.5},
         {"symbol": "AAA", "ex_date": "2024-03-20", "kind": "dividend", "cash": 0.5},
     ]
-    http = open_setup(HTTP_BROKER_KINDS[0], actions=actions)
+    http = open_setup("alpaca", actions=actions)
     found = http.broker.corporate_actions(["AAA", "BBB", "CCC"], date(2024, 3, 5), date(2024, 3, 7))
     assert [(a.kind, a.symbol, a.ex_date.day, a.ratio, a.cash) for a in found] == [
         (ActionKind.SPLIT, "AAA", 5, 4, 0),
@@ -237,9 +238,9 @@ def test_missing_and_faulty_bars_are_passed_on(http: HttpSetup) -> None:
 
 
 def test_feed_without_subscription_does_not_count_as_refused_keys(open_setup: Callable[..., Any]) -> None:
-    http = open_setup(HTTP_BROKER_KINDS[0], sip=False)
+    http = open_setup("alpaca", sip=False)
     http.jump("2024-03-01 16:05")
-    account, feed = broker_opener(HTTP_BROKER_KINDS[0])(http.clock, http.url, feed="sip")
+    account, feed = open_alpaca(http.clock, http.url, feed="sip")
     with pytest.raises(BrokerRejected, match="subscription"):
         feed.bars(["AAA"], DAY, DAY, "all")
     account.close()

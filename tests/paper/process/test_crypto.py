@@ -51,19 +51,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def sliced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
-    """Orders in slices, killed between two slices and when one is accepted."""
-    slicing = {"schedule": "vwap", "minutes": 60.0, "interval_minutes": 15.0}
-    with harness(tmp_path_factory.mktemp("sliced"), slicing=slicing, timing={"poll": 60.0}) as started:
-        started.start()
-        started.kill_at(started.days[1].open + 20 * 60)
-        started.run_until(started.days[2].open + 10 * 60)
-        started.kill_at_acceptance()
-        started.stop_at(started.days[3].open - 3600)
-        yield started
-
-
 def test_run_is_consistent(run: DaemonHarness) -> None:
     verdict = check_run(run.log, run.journal)
     assert verdict.faults == []
@@ -106,27 +93,6 @@ def test_difference_from_the_backtest_is_explained(run: DaemonHarness, monkeypat
     assert found.attribution["limits"] == found.attribution["dividends"] == 0
 
 
-def test_slices_are_gtc_orders_sent_once_after_midnight_utc(sliced: DaemonHarness) -> None:
-    verdict = check_run(sliced.log, sliced.journal)
-    assert verdict.faults == []
-    assert verdict.facts["most_live_orders_of_an_intent"] == 1
-    assert sliced.code == 0
-    assert not [alert for alert in sliced.alerts() if "no minute bars" in alert]
-    intents = sliced.query("select bar, symbol, quantity from intents")
-    assert len(intents) == 2 * len(PAIRS)
-    sizes = []
-    for bar, symbol, quantity in intents:
-        day = next(day for day in sliced.days if day.date == date.fromisoformat(bar) + timedelta(days=1))
-        sent = [order for order in sliced.orders(bar) if order.symbol == symbol]
-        assert sum((order.filled for order in sent), Decimal(0)) == Decimal(quantity)
-        steps = [int((order.submitted_at - day.open - 120) // 900) for order in sent]
-        sizes.append(len(sent))
-        assert steps == sorted(set(steps))
-        assert steps[-1] <= 4
-        assert {order.time_in_force for order in sent} == {"gtc"}
-    assert max(sizes) >= 4
-
-
 def test_broker_satisfies_the_port(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
@@ -153,10 +119,6 @@ def test_broker_satisfies_the_port(tmp_path: Any, monkeypatch: pytest.MonkeyPatc
     [
         ({}, "set orders.fractional = true"),
         ({"orders": FRACTIONS, "intraday": {"minutes": 30}}, "once a day"),
-        (
-            {"orders": FRACTIONS, "schedule": {"mode": "close"}, "slicing": {"schedule": "twap"}},
-            "once a day",
-        ),
     ],
 )
 def test_settings_that_crypto_does_not_have_are_refused(settings: dict[str, Any], message: str) -> None:

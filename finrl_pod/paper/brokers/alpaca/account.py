@@ -1,4 +1,4 @@
-"""A paper account at Alpaca as a `Broker`, independent of the client library that sends the requests."""
+"""A paper account at Alpaca as a `Broker`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 from finrl_pod.errors import AuthenticationError, BrokerRejected, BrokerUnavailable, FinrlPodError
 from finrl_pod.paper.brokers.alpaca import responses
+from finrl_pod.paper.brokers.alpaca.client import AlpacaPyLibrary
 from finrl_pod.paper.brokers.alpaca.credentials import KEY_VARIABLE, SECRET_VARIABLE, Keys
 from finrl_pod.paper.brokers.alpaca.responses import UnreadableResponse
 from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
@@ -26,49 +27,13 @@ MAX_REASON = 300  # characters of an error in a message
 _RETRYABLE_4XX = (408, 425, 429)
 
 Result = TypeVar("Result")
-Timeframe = Literal["1Day", "1Hour", "1Min"]
-
-
-class TradingClient(Protocol):
-    """Client of the trading API in a library of Alpaca: signs and sends a request and returns the JSON response.
-
-    `data` is the query of `get` and `delete`, and the body of `post`. Raises ErrorResponse for status 400
-    and above; exceptions of requests and ValueError without a readable response.
-    """
-
-    def get(self, path: str, data: dict[str, Any] | None = None) -> Any: ...
-
-    def post(self, path: str, data: dict[str, Any] | None = None) -> Any: ...
-
-    def delete(self, path: str, data: dict[str, Any] | None = None) -> Any: ...
-
-
-class ClientLibrary(Protocol):
-    """A client library of Alpaca. Prices are the JSON of all pages, by symbol."""
-
-    name: str
-    has_stream: bool
-    trading: TradingClient
-
-    def __init__(self, trading_base: str, data_base: str, keys: Keys, context: RequestContext) -> None: ...
-
-    def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> Mapping[str, Sequence[Any]]:
-        """Corporate actions of the data API by group."""
-
-    def bars(
-        self, timeframe: Timeframe, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
-    ) -> Mapping[str, Any]:
-        """Bars: {symbol: [{t, o, h, l, c, v}]}."""
-
-    def latest_trades(self, symbols: Sequence[str], feed: str) -> Mapping[str, Any]:
-        """Last trades: {symbol: {t, p}}."""
 
 
 class AlpacaAccount:
     """Satisfies the `Broker` protocol. Writes are sent once; without a clear response the outcome is Ambiguous."""
 
     def __init__(
-        self, library: ClientLibrary, context: RequestContext, keys: Keys, stream: UpdateStream | NoStream
+        self, library: AlpacaPyLibrary, context: RequestContext, keys: Keys, stream: UpdateStream | NoStream
     ) -> None:
         self.name = library.name
         self._library = library
@@ -285,8 +250,6 @@ def _order_body(request: records.OrderRequest) -> dict[str, Any]:
     }
     if request.type is records.OrderType.LIMIT and request.limit_price is not None:
         body["limit_price"] = f"{request.limit_price:f}"
-    if request.extended_hours:
-        body["extended_hours"] = True
     return body
 
 

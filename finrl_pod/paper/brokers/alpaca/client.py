@@ -1,33 +1,23 @@
-"""Adapter to alpaca-py, the current client library of Alpaca and the default of paper trading."""
+"""Adapter to alpaca-py, the client library of Alpaca."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Literal
 
 from finrl_pod.errors import SetupError
-from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount, ClientLibrary, Timeframe
-from finrl_pod.paper.brokers.alpaca.credentials import (
-    PAPER_URL,
-    Keys,
-    data_address,
-    default_data_url,
-    keys_from_environment,
-    trading_address,
-)
-from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName
-from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
+from finrl_pod.paper.brokers.alpaca.credentials import Keys
 from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, TRADING_METHODS, RequestContext, bounded_session
-from finrl_pod.paper.domain.port import Clock
+
+Timeframe = Literal["1Day", "1Hour", "1Min"]
 
 
 class AlpacaPyLibrary:
-    """alpaca-py with a bounded session and without retries. Satisfies `ClientLibrary`."""
+    """alpaca-py with a bounded session and without retries. Prices are the JSON of all pages, by symbol."""
 
     name = "alpaca"
-    has_stream = True
 
     def __init__(self, trading_base: str, data_base: str, keys: Keys, context: RequestContext) -> None:
         with warnings.catch_warnings():
@@ -47,6 +37,7 @@ class AlpacaPyLibrary:
         self._stocks = bound_client(stocks, context, data_base, DATA_METHODS)
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> Mapping[str, Sequence[Any]]:
+        """Corporate actions of the data API by group."""
         from alpaca.data.requests import CorporateActionsRequest
 
         # The default limit of the library is for all pages together; None reads every page.
@@ -57,6 +48,7 @@ class AlpacaPyLibrary:
     def bars(
         self, timeframe: Timeframe, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
     ) -> Mapping[str, Any]:
+        """Bars: {symbol: [{t, o, h, l, c, v}]}."""
         from alpaca.data.enums import Adjustment, DataFeed
         from alpaca.data.requests import StockBarsRequest
         from alpaca.data.timeframe import TimeFrame, TimeFrameUnit
@@ -73,37 +65,13 @@ class AlpacaPyLibrary:
         return response
 
     def latest_trades(self, symbols: Sequence[str], feed: str) -> Mapping[str, Any]:
+        """Last trades: {symbol: {t, p}}."""
         from alpaca.data.enums import DataFeed
         from alpaca.data.requests import StockLatestTradeRequest
 
         request = StockLatestTradeRequest(symbol_or_symbols=list(symbols), feed=DataFeed(feed))
         response: Mapping[str, Any] = self._stocks.get_stock_latest_trade(request)
         return response
-
-
-def open_alpaca(
-    clock: Clock, url: str = "", data_url: str = "", *, library: type[ClientLibrary] = AlpacaPyLibrary,
-    account: type[AlpacaAccount] = AlpacaAccount, prices: type[AlpacaFeed] = AlpacaFeed, feed: FeedName = "iex",
-    listen: bool = True,
-) -> tuple[AlpacaAccount, AlpacaFeed]:  # fmt: skip
-    """Open the paper account of the keys in the environment and its data feed. They share one rate limit.
-
-    url, data_url: base URLs of a server on this machine; empty for Alpaca. library, account, prices: client library,
-    and the classes of the account and of its prices. feed: "iex" or "sip". listen: connect to the trade-updates
-    stream, if the library has one.
-
-    Raises AddressNotAllowed for an address off the allow-list, before the keys are read, and SetupError if keys or
-    the library are missing.
-    """
-    trading_base = trading_address(url or PAPER_URL)
-    data_base = data_address(data_url or default_data_url(url))
-    keys = keys_from_environment()
-    context = RequestContext(clock)
-    client = library(trading_base, data_base, keys, context)
-    is_listening = listen and client.has_stream
-    stream = UpdateStream(trading_base, keys, clock).start() if is_listening else NoStream()
-    opened_account = account(client, context, keys, stream)
-    return opened_account, prices(opened_account, client, clock, feed)
 
 
 def bound_client(client: Any, context: RequestContext, base: str, methods: tuple[str, ...]) -> Any:

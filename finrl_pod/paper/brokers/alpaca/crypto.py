@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.paper.brokers.alpaca import responses
-from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount, Timeframe
-from finrl_pod.paper.brokers.alpaca.client import AlpacaPyLibrary, bound_client
+from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
+from finrl_pod.paper.brokers.alpaca.client import AlpacaPyLibrary, Timeframe, bound_client
 from finrl_pod.paper.brokers.alpaca.credentials import Keys
 from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed
 from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, RequestContext
@@ -44,7 +44,7 @@ class CryptoLibrary(AlpacaPyLibrary):
         adjustment: str,  # noqa: ARG002
         feed: str,  # noqa: ARG002
     ) -> Mapping[str, Any]:
-        """Bars as of `ClientLibrary`. Crypto has no adjustments and a single feed."""
+        """Bars of pairs. Crypto has no adjustments and a single feed."""
         from alpaca.data.requests import CryptoBarsRequest
         from alpaca.data.timeframe import TimeFrame, TimeFrameUnit
 

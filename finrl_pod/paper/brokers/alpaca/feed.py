@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from finrl_pod.errors import BrokerUnavailable
 from finrl_pod.paper.brokers.alpaca import responses
-from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount, ClientLibrary
+from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
+from finrl_pod.paper.brokers.alpaca.client import AlpacaPyLibrary
 from finrl_pod.paper.brokers.alpaca.responses import NEW_YORK, UnreadableResponse
 from finrl_pod.paper.domain.port import Adjustment, BarTable, Clock
 
@@ -24,7 +25,7 @@ Time = TypeVar("Time", date, datetime)
 class AlpacaFeed:
     """Satisfies the `DataFeed` protocol. feed: "iex" for one exchange, "sip" for all (needs a paid subscription)."""
 
-    def __init__(self, account: AlpacaAccount, library: ClientLibrary, clock: Clock, feed: FeedName) -> None:
+    def __init__(self, account: AlpacaAccount, library: AlpacaPyLibrary, clock: Clock, feed: FeedName) -> None:
         self.name = f"{account.name}/{feed}"
         self._account = account
         self._library = library

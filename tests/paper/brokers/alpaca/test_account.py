@@ -12,7 +12,7 @@ from pytest_httpserver import HTTPServer
 
 from finrl_pod.errors import BrokerUnavailable
 from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
-from finrl_pod.paper.brokers.alpaca.client import open_alpaca
+from finrl_pod.paper.brokers.factory import open_alpaca
 from finrl_pod.paper.domain.clocks import SystemClock
 from finrl_pod.paper.domain.records import ActionKind, Side
 

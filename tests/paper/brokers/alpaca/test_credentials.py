@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from finrl_pod.errors import AddressNotAllowed, SetupError
-from finrl_pod.paper.brokers.alpaca.client import open_alpaca
 from finrl_pod.paper.brokers.alpaca.credentials import (
     Keys,
     data_address,
@@ -15,6 +14,7 @@ from finrl_pod.paper.brokers.alpaca.credentials import (
     trading_address,
     within,
 )
+from finrl_pod.paper.brokers.factory import open_alpaca
 from finrl_pod.paper.domain.clocks import SystemClock
 
 REFUSED_URLS = (

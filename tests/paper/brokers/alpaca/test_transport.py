@@ -20,10 +20,10 @@ from finrl_pod.errors import AddressNotAllowed, BrokerUnavailable
 from finrl_pod.fake_alpaca.faults import Fault
 from finrl_pod.fake_alpaca.scaled_clock import ClockClient, Pace
 from finrl_pod.fake_alpaca.settings import Settings
-from finrl_pod.paper.brokers.alpaca.client import open_alpaca
 from finrl_pod.paper.brokers.alpaca.credentials import Keys
 from finrl_pod.paper.brokers.alpaca.stream import UpdateStream
 from finrl_pod.paper.brokers.alpaca.transport import RequestContext, bounded_session
+from finrl_pod.paper.brokers.factory import open_alpaca
 from finrl_pod.paper.domain.clocks import SystemClock
 from tests.contract.broker_setups import ShortTimeoutClock
 from tests.fake_alpaca.server_fixtures import Client, StartServer, new_york, wait_until
