@@ -167,7 +167,7 @@ def test_feature_of_a_package_is_computed(package: Path) -> None:
 def test_strategy_of_a_package_is_used_as_one_of_a_file(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from finrl_pod_app.paper.sources import UserSource, strategy_source
+    from finrl_pod_app.paper.sources import strategy_source
 
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
     name = f"{package.name}.strategy:MyStrategy"
@@ -182,7 +182,7 @@ def test_strategy_of_a_package_is_used_as_one_of_a_file(
     first, second = results
     assert first["test"]["strategies"].popitem()[1] == second["test"]["strategies"].popitem()[1]
     config = parse_paper({"strategy": name, "symbols": ["AAA"]})
-    assert isinstance(strategy_source(config), UserSource)
+    assert strategy_source(config).current().detail == config.strategy
     assert run(["audit", "--strategy", name, "--probes", "2", "--json"]) in (0, 1)
     with pytest.raises(InputError, match="takes no seed"):
         load_strategy(name, 3)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.paper.replay_report import run_replay
+from finrl_pod_app.paper.backtest_difference import run_replay
 
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.paper.settings import load

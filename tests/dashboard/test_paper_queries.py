@@ -27,7 +27,7 @@ from finrl_pod.paper.journal.commands import CommandName, CommandResult, enqueue
 from finrl_pod.paper.journal.ledger import MissingShares
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import status
-from finrl_pod.paper.runtime.build import record_settings
+from finrl_pod.paper.runtime.daemon import record_settings
 from finrl_pod.paper.settings import (
     BrokerSettings,
     MonitoringSettings,

@@ -19,8 +19,7 @@ from finrl_pod.paper.domain.schedule import AUCTION_GRACE, Calendar
 from finrl_pod.paper.execution.trader import LoadedStrategy
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.runtime.build import build_daemon
-from finrl_pod.paper.runtime.daemon import Daemon
+from finrl_pod.paper.runtime.daemon import Daemon, build_daemon
 from finrl_pod.paper.settings import (
     BrokerSettings,
     DataSettings,

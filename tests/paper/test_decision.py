@@ -15,7 +15,8 @@ import pytest
 
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
 from finrl_pod.paper.domain.clocks import ManualClock
-from finrl_pod.paper.execution.decision import Holdings, StrategyFailed, decide, fetch_checked_prices
+from finrl_pod.paper.execution.decision import Holdings, StrategyFailed, decide
+from finrl_pod.paper.execution.price_check import fetch_checked_prices
 from finrl_pod.paper.settings import DataSettings
 from finrl_pod.settings.run import FeatureConfig
 from finrl_pod.types import Window

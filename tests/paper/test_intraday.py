@@ -18,8 +18,7 @@ from finrl_pod.paper.domain.intents import client_order_id
 from finrl_pod.paper.domain.port import BarTable
 from finrl_pod.paper.domain.records import OrderStatus, Side, TimeInForce
 from finrl_pod.paper.domain.schedule import Calendar, intraday_cycles
-from finrl_pod.paper.execution.minute_prices import aggregate
-from finrl_pod.paper.execution.price_check import check_minute_prices
+from finrl_pod.paper.execution.price_check import aggregate, check_minute_prices
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.paper.settings import DataSettings, IntradaySettings, parse

@@ -18,7 +18,8 @@ from finrl_pod_strategies.mandate_account import MandateAccount
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import BrokerError
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
-from finrl_pod.paper.execution.decision import Holdings, decide, fetch_checked_prices
+from finrl_pod.paper.execution.decision import Holdings, decide
+from finrl_pod.paper.execution.price_check import fetch_checked_prices
 from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.runtime.replay import replay

@@ -15,7 +15,7 @@ from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.row_check import check_rows
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import metrics, orders, status
-from finrl_pod.paper.runtime.build import record_settings
+from finrl_pod.paper.runtime.daemon import record_settings
 from finrl_pod.paper.settings import TimingSettings
 from tests.paper.factories import PartialFillBroker, SimulatedDaemon, config
 

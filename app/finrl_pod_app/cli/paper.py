@@ -197,7 +197,7 @@ def replay(
 
     settings = load(config)
     days = (first_moment(start, "START").date(), first_moment(end, "END").date())
-    from finrl_pod_app.paper.replay_report import run_replay
+    from finrl_pod_app.paper.backtest_difference import run_replay
     from finrl_pod_app.paper.status_view import replay_progress, show_replay
 
     with tempfile.TemporaryDirectory() as folder, replay_progress(*days, quiet=as_json) as progress:

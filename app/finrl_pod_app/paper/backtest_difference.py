@@ -1,11 +1,11 @@
-"""`finrl-pod paper track`: account equity compared with the backtest that sends the same orders.
+"""`finrl-pod paper replay` and `track`: an account compared with the backtest that sends the same orders.
 
-The result is saved in a file next to the journal, where the dashboard reads it.
+The result of `track` is saved in a file next to the journal, where the dashboard reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -19,20 +19,27 @@ from finrl_pod.data.panel import select
 from finrl_pod.data.store import Store as PanelStore
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
+from finrl_pod.evaluate.audit.pipeline import fresh_copy
+from finrl_pod.evaluate.metrics import bars_per_year, summary
+from finrl_pod.evaluate.paper_backtest import PaperBacktest, TradedPrices, backtest_paper
 from finrl_pod.files import record_values, write_json
+from finrl_pod.paper.domain.records import Side
+from finrl_pod.paper.domain.schedule import order_hours
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.price_check import valid_panel
 from finrl_pod.paper.execution.sizing import sizing_rules
+from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.monitoring.status import orders
+from finrl_pod.paper.monitoring.status import OrderStatusRow, orders
+from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.paper.settings import PaperConfig, allocations, require_daily_decisions, unpack
 from finrl_pod.types import Panel
 from finrl_pod_app.paper.account_history import account_history, daily_terms, traded_prices
 from finrl_pod_app.paper.attribution import CAUSES, Cause, attribute
-from finrl_pod_app.paper.replay_report import account_equity, backtest_account, compare, compare_account
 from finrl_pod_app.paper.sources import strategy_sources
 
+CENT = Decimal("0.01")
 MAX_UNEXPLAINED = 0.001  # share of equity; a larger unexplained difference from the backtest is an alarm
 
 
@@ -194,3 +201,181 @@ def _fetch_prices(config: PaperConfig, store: Store) -> Panel:
     finally:
         broker.close()
     return valid_panel(bars)
+
+
+@dataclass(frozen=True)
+class ReplayedStrategy:
+    """Final equity of one of several strategies, in the replay and in the backtest. share: share of the capital."""
+
+    strategy: str
+    share: float
+    equity: Decimal
+    backtest_equity: Decimal
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """A replay and its differences from the backtest. alerts: warnings of the daemon. journal: None if temporary."""
+
+    strategy: str
+    first: str
+    last: str
+    sessions: int
+    orders: int
+    fills: int
+    equity: Decimal
+    backtest_equity: Decimal
+    strategies: Mapping[str, ReplayedStrategy]
+    distance_to_target: float
+    same: bool
+    differences: Sequence[str]
+    alerts: Sequence[str]
+    journal: str | None
+    metrics: Mapping[str, float]
+
+
+def run_replay(
+    config: PaperConfig, start: date, end: date, journal: Path, progress: Callable[[date], None] = lambda _: None
+) -> ReplayReport:
+    """Replay a period, run the equivalent backtest, and compare orders, fills, and equity to the cent."""
+    panel = select(PanelStore().load(config.broker.panel), config.symbols)
+    first, last = _bar_range(panel, start, end)
+    # A champion that was not promoted may be replayed: no order leaves this machine.
+    sources = strategy_sources(config, allow_unpromoted=True)
+    result = replay(config, panel, sources, start, end, journal, progress)
+    backtests = backtest_account(config, sources, panel, first, last)
+    with closing(Store.open(journal)) as store:
+        sent_orders = orders(store)
+        warnings = [row.message for row in store.rows(schema.alerts, schema.alerts.c.level != "info")]
+    if config.strategies:
+        differences = compare_account(config, result.equity, result.strategies, backtests, sent_orders)
+    else:
+        differences = compare(result.equity, backtests[config.name], sent_orders)
+    total = account_equity(config, backtests)
+    metrics = backtests[config.name].result.metrics if not config.strategies else _metrics(panel, total, backtests)
+    strategies = {
+        strategy.name: ReplayedStrategy(
+            strategy=backtests[allocation.name].result.name,
+            share=strategy.share,
+            equity=result.strategies[strategy.name][-1][1].quantize(CENT),
+            backtest_equity=backtests[allocation.name].equity[-1].quantize(CENT),
+        )
+        for strategy, allocation in zip(config.strategies, allocations(config), strict=False)
+    }
+    return ReplayReport(
+        strategy=", ".join(backtest.result.name for backtest in backtests.values()),
+        first=str(result.first),
+        last=str(result.last),
+        sessions=len(result.equity),
+        orders=result.orders,
+        fills=result.fills,
+        equity=result.equity[-1][1].quantize(CENT),
+        backtest_equity=total[-1].quantize(CENT),
+        strategies=strategies,
+        distance_to_target=result.distance_to_target,
+        same=not differences,
+        differences=differences,
+        alerts=warnings,
+        journal=str(journal),
+        metrics={k: float(v) for k, v in metrics.items() if np.isfinite(v)},
+    )
+
+
+def _metrics(panel: Panel, total: Sequence[Decimal], backtests: Mapping[str, PaperBacktest]) -> Mapping[str, float]:
+    """Return the metrics of the equity of an account by bar, with the trades of all strategies."""
+    values = np.array([float(x) for x in total])
+    results = [backtest.result for backtest in backtests.values()]
+    turnover = np.sum([result.turnover * result.equity for result in results], axis=0)
+    costs = np.sum([result.costs for result in results], axis=0)
+    return summary(values, turnover / values, costs, bars_per_year(panel.times))
+
+
+def backtest_account(
+    config: PaperConfig, sources: Sequence[StrategySource], panel: Panel, first: int, last: int,
+    prices: TradedPrices | None = None,
+) -> dict[str, PaperBacktest]:  # fmt: skip
+    """Return the backtest of each strategy of an account, with its part of the capital, by run.
+
+    prices: prices of sizing, fills and valuation; None for the prices of the panel.
+    """
+    backtests = {}
+    for allocation, source in zip(allocations(config), sources, strict=True):
+        strategy = fresh_copy(source.current().strategy)
+        market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
+        rules = sizing_rules(allocation, risk_limits(allocation, strategy))
+        terms = (first, last, rules, allocation.capital, allocation.schedule.mode)
+        backtests[allocation.name] = backtest_paper(strategy, panel, market, *terms, prices, order_hours(config))
+    return backtests
+
+
+def account_equity(config: PaperConfig, backtests: Mapping[str, PaperBacktest]) -> list[Decimal]:
+    """Return the equity of the account by bar: its strategies, and the capital that none of them has."""
+    capitals = [Decimal(str(backtest.capital)) for backtest in allocations(config)]
+    idle = Decimal(str(config.capital)) - sum(capitals)
+    return [idle + sum(bar) for bar in zip(*(backtest.equity for backtest in backtests.values()), strict=True)]
+
+
+def compare_account(
+    config: PaperConfig, marks: Iterable[tuple[date, Decimal]], marks_by_strategy: Mapping[str, Iterable[tuple[date,
+    Decimal]]], backtests: Mapping[str, PaperBacktest], sent_orders: Sequence[OrderStatusRow],
+) -> list[str]:  # fmt: skip
+    """Return all differences of several strategies and of their sum as sentences. marks_by_strategy: equity by name."""
+    differences = []
+    for strategy, allocation in zip(config.strategies, allocations(config), strict=True):
+        own_orders = [order for order in sent_orders if order.run == allocation.name]
+        sentences = compare(marks_by_strategy[strategy.name], backtests[allocation.name], own_orders)
+        differences += [f"{strategy.name}: {sentence}" for sentence in sentences]
+    days = [str(d) for d in next(iter(backtests.values())).result.times.astype("datetime64[D]")]
+    expected_equity = dict(zip(days, account_equity(config, backtests), strict=True))
+    for session, equity in marks:
+        expected = expected_equity.get(str(session))
+        if expected is not None and abs(equity - expected) >= CENT / 2:
+            differences.append(
+                f"{session}: equity is {equity:.2f} in the journal, {expected:.2f} in the backtests together"
+            )
+    return differences
+
+
+def _bar_range(panel: Panel, start: date, end: date) -> tuple[int, int]:
+    if start > end:
+        raise InputError(f"END {end} is before START {start}: swap the dates")
+    days = panel.times.astype("datetime64[D]")
+    if np.datetime64(end) > days[-1] or np.datetime64(start) < days[0]:
+        raise InputError(f"{start} to {end} is outside of panel {panel.name!r} ({days[0]} to {days[-1]})")
+    rows = np.flatnonzero((days >= np.datetime64(start)) & (days <= np.datetime64(end)))
+    if len(rows) < 2:
+        raise InputError(f"a replay needs 2 bars or more, panel {panel.name!r} has {len(rows)} from {start} to {end}")
+    return int(rows[0]), int(rows[-1])
+
+
+def compare(
+    marks: Iterable[tuple[date, Decimal]], backtest: PaperBacktest, sent_orders: Iterable[OrderStatusRow]
+) -> list[str]:
+    """Return all differences as sentences. marks: equity by session. sent_orders: rows of `status.orders`."""
+    differences = []
+    days = [str(day) for day in backtest.result.times.astype("datetime64[D]")]
+    remaining_equity = dict(zip(days, backtest.equity, strict=True))
+    for session, equity in marks:
+        expected = remaining_equity.pop(str(session), None)
+        if expected is None:
+            differences.append(f"{session}: the journal has an equity value, the backtest has none")
+        elif abs(equity - expected) >= CENT / 2:
+            differences.append(f"{session}: equity is {equity:.2f} in the journal, {expected:.2f} in the backtest")
+    differences += [
+        f"{session}: the backtest has an equity value, the journal has none" for session in remaining_equity
+    ]
+    journal_orders = {
+        (o.bar, o.symbol): (Side(o.side).sign * o.quantity, Side(o.side).sign * o.filled) for o in sent_orders
+    }
+    backtest_orders = {(str(o.bar.astype("datetime64[D]")), o.symbol): (o.quantity, o.filled) for o in backtest.orders}
+    for key in sorted({*journal_orders, *backtest_orders}):
+        if journal_orders.get(key) != backtest_orders.get(key):
+            differences.append(
+                f"{key[0]} {key[1]}: (sent, filled) is {_format_pair(journal_orders.get(key))} in the journal, "
+                f"{_format_pair(backtest_orders.get(key))} in the backtest"
+            )
+    return differences
+
+
+def _format_pair(pair: tuple[Decimal, Decimal] | None) -> str:
+    return "none" if pair is None else f"({pair[0]}, {pair[1]})"

@@ -29,8 +29,7 @@ from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import AlertStatus, Slippage, read_heartbeat, status
 from finrl_pod.paper.settings import load
 from finrl_pod.types import Panel
-from finrl_pod_app.paper.backtest_difference import TrackReport, compare_with_backtest, save_difference
-from finrl_pod_app.paper.replay_report import CENT
+from finrl_pod_app.paper.backtest_difference import CENT, TrackReport, compare_with_backtest, save_difference
 from finrl_pod_app.paper.sources import load_promoted
 from finrl_pod_app.prices.panels import load_panel
 from finrl_pod_app.setup.presets import preset

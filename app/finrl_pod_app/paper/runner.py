@@ -16,7 +16,6 @@ from finrl_pod.paper.brokers.alpaca.credentials import is_loopback
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
 from finrl_pod.paper.domain.port import Broker, Clock
 from finrl_pod.paper.execution.mandate_limits import check_strategies, recorded_limits
-from finrl_pod.paper.execution.risk import RiskManager
 from finrl_pod.paper.journal.row_check import check_rows
 from finrl_pod.paper.journal.store import JournalLock, Store
 from finrl_pod.paper.monitoring.alerts import PING, PING_SECONDS, Alerts, DeadManPing
@@ -24,9 +23,8 @@ from finrl_pod.paper.monitoring.health import HealthServer, Heartbeat
 from finrl_pod.paper.monitoring.logs import open_log
 from finrl_pod.paper.monitoring.status import metrics, status_text
 from finrl_pod.paper.monitoring.telegram import TOKEN, TelegramCommands
-from finrl_pod.paper.runtime.build import build_daemon, record_settings
 from finrl_pod.paper.runtime.control import apply_halt, halt_pending
-from finrl_pod.paper.runtime.daemon import Daemon
+from finrl_pod.paper.runtime.daemon import Daemon, build_daemon, record_settings
 from finrl_pod.paper.settings import BROKERS, PaperConfig
 from finrl_pod_app.paper.sources import strategy_sources
 
@@ -79,9 +77,8 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
             users = config.monitoring.telegram_users
             commands = TelegramCommands(os.environ[TOKEN], users, store, lambda: status_text(store, config), log)
             closing.callback(commands.close)
-        risk = RiskManager(store, limits, config.orders)
         log.info("started", name=config.name, journal=config.journal, broker=broker.name, feed=feed.name)
-        with _handle_signals(daemon) as received_signals, _halt_thread(store, risk, broker, clock, log):
+        with _handle_signals(daemon) as received_signals, _halt_thread(store, broker, clock, log):
             try:
                 daemon.run()
             except DaemonError:
@@ -118,7 +115,7 @@ def _handle_signals(daemon: Daemon) -> Iterator[list[int]]:
 
 
 @contextmanager
-def _halt_thread(store: Store, risk: RiskManager, broker: Broker, clock: Clock, log: Any) -> Iterator[None]:
+def _halt_thread(store: Store, broker: Broker, clock: Clock, log: Any) -> Iterator[None]:
     """Run a second thread that applies a halt immediately, also while the main loop is busy."""
     stop_event = threading.Event()
 
@@ -128,7 +125,7 @@ def _halt_thread(store: Store, risk: RiskManager, broker: Broker, clock: Clock, 
             try:
                 waiting = halt_pending(store)
                 if waiting and not is_applied:
-                    apply_halt(store, risk, broker, clock)
+                    apply_halt(store, broker, clock)
                 is_applied = waiting
             except (BrokerError, JournalError) as error:
                 log.warning("halt", reason=str(error))

@@ -37,9 +37,10 @@ def strategy_source(config: PaperConfig, *, allow_unpromoted: bool = False) -> S
     """Return the source that the config of a single strategy names. Raises FinrlPodError if it has none to trade."""
     source: StrategySource
     if is_custom(config.strategy):
-        source = UserSource(config.strategy)
+        source = FixedSource(_user_strategy(config.strategy))
     elif config.strategy:
-        source = BaselineSource(config.strategy)
+        digest = hashlib.sha256(f"{config.strategy} {__version__}".encode()).hexdigest()
+        source = FixedSource(LoadedStrategy(make_baseline(config.strategy), digest, config.strategy))
     elif config.champion:
         source = RegistryChampion(config.champion, config.registry, config.symbols)
     else:
@@ -48,29 +49,22 @@ def strategy_source(config: PaperConfig, *, allow_unpromoted: bool = False) -> S
     return source
 
 
-class BaselineSource:
-    """A baseline strategy by name."""
+@dataclasses.dataclass(frozen=True)
+class FixedSource:
+    """A strategy that does not change while the daemon runs."""
 
-    def __init__(self, name: str) -> None:
-        digest = hashlib.sha256(f"{name} {__version__}".encode()).hexdigest()
-        self._current = LoadedStrategy(make_baseline(name), digest, name)
-
-    def current(self) -> LoadedStrategy:
-        return self._current
-
-
-class UserSource:
-    """A custom strategy, `file.py:Class` or `package.module:Class`. Changed code takes effect at a restart."""
-
-    def __init__(self, reference: str) -> None:
-        """Raises InputError for a file or class that cannot be used."""
-        strategy = load_user_strategy(reference)
-        if orders_of(strategy) is not None:
-            raise ConfigError(f"{reference} has stops or limits. Only backtests simulate them; the daemon has none")
-        self._current = LoadedStrategy(strategy, strategy_hash(reference), reference)
+    strategy: LoadedStrategy
 
     def current(self) -> LoadedStrategy:
-        return self._current
+        return self.strategy
+
+
+def _user_strategy(reference: str) -> LoadedStrategy:
+    """Load `file.py:Class` or `package.module:Class`. Raises InputError, or ConfigError for stops and limits."""
+    strategy = load_user_strategy(reference)
+    if orders_of(strategy) is not None:
+        raise ConfigError(f"{reference} has stops or limits. Only backtests simulate them; the daemon has none")
+    return LoadedStrategy(strategy, strategy_hash(reference), reference)
 
 
 class PromotedRun:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,13 +15,12 @@ from rich.text import Text
 
 from finrl_pod.paper.domain.records import SUMMARY
 from finrl_pod.paper.execution.sizing import TargetStatus
-from finrl_pod.paper.monitoring.status import ActiveReturnStatus, OrderStatusRow, PaperStatus, StrategyStatus
+from finrl_pod.paper.monitoring.status import ActiveReturnStatus, OrderStatusRow, PaperStatus
 
 if TYPE_CHECKING:
     from finrl_pod_app.paper.adopted_journal import AdoptionReport
-    from finrl_pod_app.paper.backtest_difference import TrackReport
+    from finrl_pod_app.paper.backtest_difference import ReplayReport, TrackReport
     from finrl_pod_app.paper.demo import DemoReport
-    from finrl_pod_app.paper.replay_report import ReplayReport
 
 _PIPE_WIDTH = 160
 _MAX_DIFFERENCES = 20
@@ -31,7 +29,6 @@ _EQUAL = "Orders, fills and equity equal the backtest to the cent."
 
 def show_status(report: PaperStatus) -> None:
     """Print state and account, then positions, then alerts."""
-    console = _console()
     beat = report.daemon
     mark = report.equity
     slip = report.slippage
@@ -54,37 +51,38 @@ def show_status(report: PaperStatus) -> None:
     for key, value in rows.items():
         if value:
             table.add_row(Text(key, style="bold"), Text(value))
-    console.print(table)
-    _print_strategies(console, report.strategies)
-    _print_positions(console, "own shares", report.positions)
-    _print_positions(console, "external shares (never traded)", report.foreign_positions)
-    for intent in report.open_intents:
-        console.print(Text(f"open: {intent.side} {intent.symbol}, {intent.filled} of {intent.quantity} filled"))
-    for alert in report.alerts:
-        console.print(Text(f"{alert.at[:19]} {alert.level}: {alert.message}"), soft_wrap=True)
+    _print(table)
+    if report.strategies:
+        strategy_table = Table("strategy", "share", "equity", "cash", "symbols held")
+        for name, s in report.strategies.items():
+            amounts = (f"{amount:,.2f}" for amount in (s.equity, s.cash))
+            strategy_table.add_row(*map(Text, (name, f"{s.share:.0%}", *amounts, str(len(s.positions)))))
+        _print(strategy_table)
+    for title, positions in (
+        ("own shares", report.positions), ("external shares (never traded)", report.foreign_positions),
+    ):  # fmt: skip
+        if positions:
+            position_table = Table("symbol", title)
+            for symbol, quantity in positions.items():
+                position_table.add_row(Text(symbol), Text(str(quantity)))
+            _print(position_table)
+    _print(*(f"open: {i.side} {i.symbol}, {i.filled} of {i.quantity} filled" for i in report.open_intents))
+    _print(*(f"{alert.at[:19]} {alert.level}: {alert.message}" for alert in report.alerts))
 
 
 def show_orders(rows: Sequence[OrderStatusRow]) -> None:
     """Print one line per order."""
     table = Table(header_style="bold")
-    columns = [
-        "bar",
-        "symbol",
-        "side",
-        "quantity",
-        "filled",
-        "time_in_force",
-        "limit_price",
-        "state",
-        "status",
+    columns = (
+        *("bar", "symbol", "side", "quantity", "filled", "time_in_force", "limit_price", "state", "status"),
         "client_order_id",
-    ]
+    )
     for column in columns:
         table.add_column(column.replace("_", " "), no_wrap=True)
     for row in rows:
         values = (getattr(row, column) for column in columns)
         table.add_row(*(Text("" if value is None else str(value)) for value in values))
-    _console().print(table)
+    _print(table)
 
 
 def show_adoption(report: AdoptionReport) -> None:
@@ -93,80 +91,66 @@ def show_adoption(report: AdoptionReport) -> None:
     for symbol in sorted({*report.positions, *report.external}):
         shares = (report.positions.get(symbol, 0), report.external.get(symbol, 0))
         table.add_row(Text(symbol), *map(str, shares))
-    console = _console()
-    console.print(table)
-    console.print(Text(f"Cash of this run: {report.cash:,.2f}; {report.orders} orders, {report.fills} fills"))
-    for action in report.unsupported:
-        console.print(Text(f"not recorded: {action}; compare the shares with the broker's"))
+    _print(
+        table,
+        f"Cash of this run: {report.cash:,.2f}; {report.orders} orders, {report.fills} fills",
+        *(f"not recorded: {action}; compare the shares with the broker's" for action in report.unsupported),
+    )
     if not report.written:
-        console.print(Text(f"Nothing was written. To write it to {report.journal}, repeat the command with --yes"))
+        _print(f"Nothing was written. To write it to {report.journal}, repeat the command with --yes")
         return
-    console.print(Text(f"Written to {report.journal}: the next `paper run` trades on from it"))
+    _print(f"Written to {report.journal}: the next `paper run` trades on from it")
     if report.kept:
-        console.print(Text(f"The former file is kept as {report.kept}"))
+        _print(f"The former file is kept as {report.kept}")
 
 
 def show_replay(report: ReplayReport) -> None:
     """Print the result of a replay and its differences from the backtest."""
-    console = _console()
-    console.print(
-        Text(
-            f"{report.strategy}, {report.first} to {report.last}: {report.sessions} sessions, "
-            f"{report.orders} orders, {report.fills} fills, equity {report.equity:,.2f}"
-        )
+    _print(
+        f"{report.strategy}, {report.first} to {report.last}: {report.sessions} sessions, "
+        f"{report.orders} orders, {report.fills} fills, equity {report.equity:,.2f}",
+        *(f"{n} ({s.strategy}, {s.share:.0%}): equity {s.equity:,.2f}" for n, s in report.strategies.items()),
+        f"Largest distance to a target at its end: {report.distance_to_target:.2%} of equity",
+        *([_EQUAL] if report.same else []),
     )
-    for name, strategy in report.strategies.items():
-        console.print(Text(f"{name} ({strategy.strategy}, {strategy.share:.0%}): equity {strategy.equity:,.2f}"))
-    console.print(Text(f"Largest distance to a target at its end: {report.distance_to_target:.2%} of equity"))
-    if report.same:
-        console.print(Text(_EQUAL))
-    _print_differences(console, report.differences)
-    for sentence in report.alerts[:_MAX_DIFFERENCES]:
-        console.print(Text(f"alert: {sentence}"), soft_wrap=True)
+    _print_differences(report.differences)
+    _print(*(f"alert: {sentence}" for sentence in report.alerts[:_MAX_DIFFERENCES]))
 
 
 def show_track(report: TrackReport) -> None:
     """Print final equity of account and backtest, and the causes of their difference."""
-    console = _console()
     equity = report.equity[-1]
     backtest = report.backtest[-1]
-    console.print(
-        Text(
-            f"{report.strategy}, {report.sessions[0]} to {report.sessions[-1]}: equity {equity:,.2f}, "
-            f"backtest {backtest:,.2f}, difference {(equity / backtest - 1) * 10_000:+.1f} bp"
-        ),
-        soft_wrap=True,
+    _print(
+        f"{report.strategy}, {report.sessions[0]} to {report.sessions[-1]}: equity {equity:,.2f}, "
+        f"backtest {backtest:,.2f}, difference {(equity / backtest - 1) * 10_000:+.1f} bp"
     )
     if report.same:
-        console.print(Text(_EQUAL))
+        _print(_EQUAL)
         return
     strategies = report.strategies if len(report.strategies) > 1 else {}
     table = Table("cause", *strategies, "account", header_style="bold")
     for cause, value in report.attribution.items():
         values = (*(strategy.attribution[cause] for strategy in strategies.values()), value)
         table.add_row(cause.replace("_", " "), *(f"{amount:+,.2f}" for amount in values))
-    console.print(table)
+    _print(table)
     if report.alarm:
-        console.print(Text(f"ALARM: the unexplained difference is above {report.unexplained_limit:,.2f}"))
-        _print_differences(console, report.differences)
+        _print(f"ALARM: the unexplained difference is above {report.unexplained_limit:,.2f}")
+        _print_differences(report.differences)
 
 
 def show_demo(report: DemoReport) -> None:
     """Print what the daemon traded, its last end-of-day summary, and the causes of its difference from the backtest."""
-    console = _console()
     counts = report.counts
     slip = report.slippage
     realised = "none" if slip.realised_bps is None else f"{slip.realised_bps:+.1f} bp"
     if alerts := [alert.message for alert in report.alerts if alert.kind != SUMMARY]:
-        console.print(Text("Last alerts:", style="bold"))
-    for message in alerts:
-        console.print(Text(message), soft_wrap=True)
+        _print("Last alerts:", *alerts)
     folder = report.folder
-    console.print(Text("Last end-of-day summary:", style="bold"))
-    console.print(Text(report.summary), soft_wrap=True)
-    console.print(Text("Difference from the backtest that sends the same orders, by cause:", style="bold"))
+    _print("Last end-of-day summary:", report.summary)
+    _print("Difference from the backtest that sends the same orders, by cause:")
     show_track(report.track)
-    for line in (
+    _print(
         "The comparison ends one session before the summary, since equity is recorded at the next decision. Paper "
         "accounts are paid no dividends; the backtest has them.",
         f"The daemon traded from {report.days[0]} to {report.days[-1]}: {counts['decisions']} decisions, "
@@ -175,8 +159,7 @@ def show_demo(report: DemoReport) -> None:
         f"Journal and broker: {'Reconciled' if report.agrees else 'NOT reconciled, their shares differ'}.",
         f"Slippage against closing prices of the decision: {realised} (it includes the market move until the fill).",
         f"More: finrl-pod paper status {folder}/paper.toml (or `paper orders`). The server log is in that folder.",
-    ):
-        console.print(Text(line), soft_wrap=True)
+    )
 
 
 @contextmanager
@@ -190,27 +173,16 @@ def replay_progress(start: date, end: date, *, quiet: bool) -> Iterator[Callable
         yield lambda day: bars.update(task, completed=(day - start).days, description=f"replaying {day}")
 
 
-def _print_differences(console: Console, differences: Sequence[str]) -> None:
-    for sentence in differences[:_MAX_DIFFERENCES]:
-        console.print(Text(sentence), soft_wrap=True)
+def _print_differences(differences: Sequence[str]) -> None:
+    _print(*differences[:_MAX_DIFFERENCES])
     if (omitted_count := len(differences) - _MAX_DIFFERENCES) > 0:
-        console.print(Text(f"and {omitted_count} more differences (see --json)"))
+        _print(f"and {omitted_count} more differences (see --json)")
 
 
 def _distances(targets: Mapping[str, TargetStatus]) -> str:
     """The value that open targets still miss, empty without one."""
     missing = {run: target for run, target in targets.items() if target.state == "open"}
     return ", ".join(f"{run}: {target.distance:.2%} of equity, until {target.until}" for run, target in missing.items())
-
-
-def _print_strategies(console: Console, strategies: Mapping[str, StrategyStatus]) -> None:
-    if not strategies:
-        return
-    table = Table("strategy", "share", "equity", "cash", "symbols held")
-    for name, strategy in strategies.items():
-        amounts = (f"{amount:,.2f}" for amount in (strategy.equity, strategy.cash))
-        table.add_row(*map(Text, (name, f"{strategy.share:.0%}", *amounts, str(len(strategy.positions)))))
-    console.print(table)
 
 
 def _active_return(active_return: ActiveReturnStatus | None) -> str:
@@ -223,13 +195,8 @@ def _active_return(active_return: ActiveReturnStatus | None) -> str:
     return f"{text}, {'BELOW' if active_return.left else 'above'} the band's lower edge of {active_return.lower:+.2%}"
 
 
-def _print_positions(console: Console, title: str, positions: Mapping[str, Decimal]) -> None:
-    if positions:
-        table = Table("symbol", title)
-        for symbol, quantity in positions.items():
-            table.add_row(Text(symbol), Text(str(quantity)))
-        console.print(table)
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+def _print(*items: str | Table) -> None:
+    """Print lines and tables without wrapping lines."""
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    for item in items:
+        console.print(Text(item) if isinstance(item, str) else item, soft_wrap=isinstance(item, str))

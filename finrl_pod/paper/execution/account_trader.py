@@ -16,10 +16,13 @@ from finrl_pod.paper.domain.intents import Intent
 from finrl_pod.paper.domain.port import BarTable
 from finrl_pod.paper.domain.records import CorporateAction, Side
 from finrl_pod.paper.domain.schedule import Calendar, TradingCycle
-from finrl_pod.paper.execution.corporate_actions import record_corporate_actions
-from finrl_pod.paper.execution.decision import fetch_checked_prices
-from finrl_pod.paper.execution.minute_prices import fetch_minute_prices
-from finrl_pod.paper.execution.price_check import CheckedPrices
+from finrl_pod.paper.execution.price_check import (
+    CheckedPrices,
+    fetch_checked_prices,
+    fetch_minute_prices,
+    table_sha256,
+)
+from finrl_pod.paper.execution.reconcile import record_corporate_actions
 from finrl_pod.paper.execution.risk import Exposure
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
 from finrl_pod.paper.journal import schema
@@ -307,11 +310,11 @@ class AccountTrader:
             return (equity, equity) if resumption is not None else (start, max(start, equity))
         return marks[-1], max(*marks, equity)
 
-    def _record_fetch(self, table: BarTable, adjustment: str, sha256: str) -> None:
+    def _record_fetch(self, table: BarTable, adjustment: str) -> None:
         days = [str(day) for day in table.times[[0, -1]].astype("datetime64[D]")]
         self._c.ledger.store.add(
             schema.price_fetches, self._c.clock.now(), feed=table.feed, adjustment=adjustment, start=days[0],
-            end=days[1], symbols=len(table.symbols), sha256=sha256,
+            end=days[1], symbols=len(table.symbols), sha256=table_sha256(table),
         )  # fmt: skip
 
 

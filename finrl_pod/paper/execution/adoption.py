@@ -18,8 +18,8 @@ from finrl_pod.paper.domain.order_state import TrackedOrder
 from finrl_pod.paper.domain.port import Broker
 from finrl_pod.paper.domain.records import AccountState, ActionKind, CorporateAction, Fill, Order, Position
 from finrl_pod.paper.domain.schedule import AUCTION_GRACE, calendar_of
-from finrl_pod.paper.execution.corporate_actions import book_action
 from finrl_pod.paper.execution.order_manager import FINAL_STATES
+from finrl_pod.paper.execution.reconcile import book_action
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.ledger import Ledger, LedgerEntry
@@ -123,7 +123,7 @@ class _Rebuilding:
             self._add_intent(key, members)
         for order, run, bar in own:
             entry = self._intents[run, bar, order.symbol, order.side.value]
-            self._orders[order.id] = self._ledger.adopt_order(entry, order, order.submitted_at, SOURCE)
+            self._orders[order.id] = self._ledger.add_order(entry, order, order.submitted_at, SOURCE)
         events: list[tuple[datetime, int, Fill | CorporateAction]] = [
             (fill.time, 1, fill) for fill in fills if fill.order_id in self._orders
         ]

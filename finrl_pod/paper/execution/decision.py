@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
 from decimal import Decimal
 
 import numpy as np
 import torch
 
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import DataError, FinrlPodError
+from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.backtest import feature_columns, feature_lookback_of, features_at, window_at
 from finrl_pod.market.execution import weights_error
 from finrl_pod.market.protocols import MandatedStrategy
-from finrl_pod.paper.domain.port import COLUMNS, BarTable, DataFeed
-from finrl_pod.paper.domain.records import CorporateAction
-from finrl_pod.paper.execution.price_check import MAX_JUMP, CheckedPrices, check_prices
+from finrl_pod.paper.execution.price_check import CheckedPrices
 from finrl_pod.paper.journal.decision_state import StrategyState
-from finrl_pod.paper.settings import DataSettings
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import Floats, Positions
 from finrl_pod.user_files import error_text, is_interrupt
-
-RAW_HISTORY = timedelta(days=14)  # of unadjusted closes, to detect price jumps
-EARLIEST_DATE = date(1900, 1, 1)
-PriceFetchRecorder = Callable[[BarTable, str, str], None]  # records a price query: table, adjustment, hash
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,23 +63,6 @@ def strategy_failures(name: str) -> Iterator[None]:
         if is_interrupt(error):
             raise
         raise StrategyFailed(f"{name} raised {error_text(error)}") from error
-
-
-def fetch_checked_prices(
-    feed: DataFeed, symbols: Sequence[str], bar: date, actions: Sequence[CorporateAction], settings: DataSettings,
-    record_fetch: PriceFetchRecorder,
-) -> CheckedPrices:  # fmt: skip
-    """Fetch the whole adjusted window and the last unadjusted closes, and check them.
-
-    Raises BrokerError if the feed does not answer and DataError if none of its bars can be used.
-    """
-    # Five sessions span at least seven calendar days; with a margin for holidays, then cut to length.
-    start = bar - timedelta(days=settings.window * 3 // 2 + 30) if settings.window else EARLIEST_DATE
-    adjusted = _last_bars(feed.bars(symbols, start, bar, "all"), settings.window)
-    raw = _last_bars(feed.bars(symbols, bar - RAW_HISTORY, bar, "raw"), 0)
-    for table, adjustment in ((adjusted, "all"), (raw, "raw")):
-        record_fetch(table, adjustment, table_sha256(table))
-    return check_prices(adjusted, raw, bar, actions, MAX_JUMP)
 
 
 def decide(
@@ -171,18 +145,3 @@ def _rows_of_json(features: Floats) -> list[list[float | None]]:
     """Features of the decision bar [N, F]; the hash of the window stands for earlier bars."""
     rows = features if features.ndim == 2 else features[-1]
     return [[float(x) if np.isfinite(x) else None for x in row] for row in rows]
-
-
-def _last_bars(table: BarTable, window: int) -> BarTable:
-    if not len(table.times):
-        raise DataError("the feed has no bars of these symbols. Check the symbols and the feed.")
-    return table.rows(slice(-window, None))
-
-
-def table_sha256(table: BarTable) -> str:
-    """Hash of symbols, times and prices."""
-    digest = hashlib.sha256(repr(table.symbols).encode())
-    digest.update(table.times.astype("datetime64[ns]").astype("<i8").tobytes())
-    for name in COLUMNS:
-        digest.update(np.ascontiguousarray(getattr(table, name), dtype="<f8").tobytes())
-    return digest.hexdigest()

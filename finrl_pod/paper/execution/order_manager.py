@@ -387,7 +387,7 @@ class OrderManager:
         if entry is None or (replacement.symbol, replacement.side) != (entry.intent.symbol, entry.intent.side):
             return None
         remaining = entry.remaining
-        order = self.ledger.adopt_order(entry, replacement, self.clock.now())
+        order = self.ledger.add_order(entry, replacement, self.clock.now(), "replaced")
         message = f"the order for {order.symbol} was replaced externally by {order.client_order_id}: it is tracked now"
         self.alert("warning", "replaced", message)
         self._apply(order, order_state.apply_order(order, replacement, authoritative=False), "replaced")

@@ -1,21 +1,30 @@
-"""Checks prices before a decision: up to date, valid, and no unexplained jump. A symbol that fails is not traded."""
+"""Fetches and checks prices before a decision: up to date, valid, and no unexplained jump.
+
+A symbol that fails is not traded.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 
 import numpy as np
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import DataError
-from finrl_pod.paper.domain.port import COLUMNS, BarTable
-from finrl_pod.paper.domain.records import CorporateAction
+from finrl_pod.paper.domain.port import COLUMNS, BarTable, DataFeed
+from finrl_pod.paper.domain.records import CorporateAction, Session
+from finrl_pod.paper.domain.schedule import Calendar, TradingCycle
+from finrl_pod.paper.settings import DataSettings, PaperConfig
 from finrl_pod.types import Bools, Floats, Panel
 
+PriceFetchRecorder = Callable[[BarTable, str], None]  # records a price query: table, adjustment
+RAW_HISTORY = timedelta(days=14)  # of unadjusted closes, to detect price jumps
+EARLIEST_DATE = date(1900, 1, 1)
 MAX_JUMP = 0.4  # larger relative price changes between sessions need a corporate action or a second fetch
 
 
@@ -32,6 +41,23 @@ class CheckedPrices:
     closes: Mapping[str, Decimal]
     problems: Mapping[str, str]
     halted_symbols: frozenset[str]
+
+
+def fetch_checked_prices(
+    feed: DataFeed, symbols: Sequence[str], bar: date, actions: Sequence[CorporateAction], settings: DataSettings,
+    record_fetch: PriceFetchRecorder,
+) -> CheckedPrices:  # fmt: skip
+    """Fetch the whole adjusted window and the last unadjusted closes, and check them.
+
+    Raises BrokerError if the feed does not answer and DataError if none of its bars can be used.
+    """
+    # Five sessions span at least seven calendar days; with a margin for holidays, then cut to length.
+    start = bar - timedelta(days=settings.window * 3 // 2 + 30) if settings.window else EARLIEST_DATE
+    adjusted = _last_bars(feed.bars(symbols, start, bar, "all"), settings.window)
+    raw = _last_bars(feed.bars(symbols, bar - RAW_HISTORY, bar, "raw"), 0)
+    for table, adjustment in ((adjusted, "all"), (raw, "raw")):
+        record_fetch(table, adjustment)
+    return check_prices(adjusted, raw, bar, actions, MAX_JUMP)
 
 
 def check_prices(
@@ -67,6 +93,65 @@ def check_prices(
     return CheckedPrices(_panel_up_to(adjusted, tradable, row), closes, problems, frozenset(halted_symbols))
 
 
+def fetch_minute_prices(
+    feed: DataFeed, config: PaperConfig, cycle: TradingCycle, record_fetch: PriceFetchRecorder
+) -> tuple[CheckedPrices, dict[str, Decimal]]:
+    """Fetch the last `data.window` bars until the cycle time, check them, and return them with the closes before.
+
+    The second result has the last closes of earlier sessions by symbol.
+
+    Raises BrokerError if the feed does not answer and DataError if it lacks the cycle bar.
+    """
+    assert cycle.time is not None
+    minutes = config.intraday.minutes
+    length = timedelta(minutes=minutes)
+    in_session = max((cycle.session.close - cycle.session.open) // length, 1)
+    count = -(-config.data.window // in_session) + 1  # sessions, one more for the closes before
+    days = Calendar().sessions(cycle.bar - timedelta(days=2 * count + 10), cycle.bar)[-count - 1 :]
+    table = feed.minute_bars(config.symbols, days[0].open, cycle.time, "all")
+    record_fetch(table, "all")
+    bars = aggregate(table, days, length)
+    window = bars.rows(slice(-config.data.window, None))
+    earlier = bars.times < np.datetime64(cycle.session.open.replace(tzinfo=None), "ns")
+    columns = (column[np.isfinite(column) & (column > 0)] for column in bars.close[earlier].T)
+    closes = {s: Decimal(repr(float(c[-1]))) for s, c in zip(bars.symbols, columns, strict=True) if len(c)}
+    return check_minute_prices(window, cycle.time - length, minutes, MAX_JUMP), closes
+
+
+def aggregate(table: BarTable, sessions: Sequence[Session], length: timedelta) -> BarTable:
+    """Bars of `length` from the open of each session on, from minute bars; minutes outside the sessions are left out.
+
+    A bar has the first open, the highest high, the lowest low, the last close and the summed volume of its minutes; it
+    is NaN for a symbol without a minute in it. Rows in which no symbol has one are missing.
+    """
+    step = np.timedelta64(length, "ns")
+    starts = np.full(len(table.times), np.datetime64("NaT", "ns"))
+    for session in sessions:
+        first, last = (np.datetime64(t.replace(tzinfo=None), "ns") for t in (session.open, session.close))
+        inside = (table.times >= first) & (table.times < last)
+        starts[inside] = first + (table.times[inside] - first) // step * step
+    rows = np.flatnonzero(~np.isnat(starts))
+    times, first_row = np.unique(starts[rows], return_index=True)
+    if not len(times):
+        return table.rows(slice(0, 0))
+    values = {name: getattr(table, name)[rows] for name in COLUMNS}
+    has_bar = np.isfinite(values["close"])
+    row = np.arange(len(rows))[:, None]
+    opening = np.minimum.reduceat(np.where(has_bar, row, len(rows)), first_row)  # [bars, N], row of the first minute
+    closing = np.maximum.reduceat(np.where(has_bar, row, -1), first_row)
+    is_missing = closing < 0
+    column = np.arange(len(table.symbols))
+    columns = {
+        "open": values["open"][opening.clip(max=len(rows) - 1), column],
+        "high": np.fmax.reduceat(values["high"], first_row),
+        "low": np.fmin.reduceat(values["low"], first_row),
+        "close": values["close"][closing, column],
+        "volume": np.add.reduceat(np.nan_to_num(values["volume"]), first_row),
+    }
+    columns = {name: np.where(is_missing, np.nan, bars) for name, bars in columns.items()}
+    return BarTable(times=times, symbols=table.symbols, feed=table.feed, **columns)
+
+
 def check_minute_prices(table: BarTable, bar: datetime, minutes: int, max_jump: float) -> CheckedPrices:
     """Check the window of a decision at the end of the bar that starts at `bar`. Raises DataError if it is missing.
 
@@ -100,6 +185,21 @@ def valid_panel(table: BarTable) -> Panel:
     if not len(table.times):
         raise DataError("the feed has no bars of these symbols. Check the symbols and the feed.")
     return _panel_up_to(table, _valid_bars(table), len(table.times) - 1)
+
+
+def _last_bars(table: BarTable, window: int) -> BarTable:
+    if not len(table.times):
+        raise DataError("the feed has no bars of these symbols. Check the symbols and the feed.")
+    return table.rows(slice(-window, None))
+
+
+def table_sha256(table: BarTable) -> str:
+    """Hash of symbols, times and prices."""
+    digest = hashlib.sha256(repr(table.symbols).encode())
+    digest.update(table.times.astype("datetime64[ns]").astype("<i8").tobytes())
+    for name in COLUMNS:
+        digest.update(np.ascontiguousarray(getattr(table, name), dtype="<f8").tobytes())
+    return digest.hexdigest()
 
 
 def _row_of_session(table: BarTable, bar: date, name: str) -> int:

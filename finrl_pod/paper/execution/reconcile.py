@@ -1,4 +1,4 @@
-"""Reconciliation of the journal with the broker account: orders, fills, positions and cash.
+"""Reconciliation of the journal with the broker account: orders, fills, positions, cash and corporate actions.
 
 Start-up is recovery: nothing is sent until journal and broker agree. Holdings of the account beyond the own
 positions are external: recorded, reported and never traded. An unexplained difference stops all trading until an
@@ -7,17 +7,22 @@ operator acknowledges it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from datetime import date, datetime, timedelta
+from decimal import ROUND_DOWN, Decimal
 
-from finrl_pod.paper.domain.records import AccountState, Position
+from finrl_pod.paper.domain.port import Broker
+from finrl_pod.paper.domain.records import AccountState, ActionKind, CorporateAction, Position
 from finrl_pod.paper.execution.order_manager import OrderManager
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.ledger import MissingShares
+from finrl_pod.paper.journal.ledger import Ledger, MissingShares
 from finrl_pod.paper.journal.store import add
 
 ZERO = Decimal(0)
 ATTEMPTS = 3
+SHARE_STEP = Decimal("1e-9")
+LOOKBACK = timedelta(days=10)  # an action may be announced late
 CASH_TOLERANCE = Decimal("1.00")  # regulatory fees and interest are cents
 RELATIVE_CASH_TOLERANCE = Decimal("0.0005")  # of the account equity, if that is more
 
@@ -196,3 +201,46 @@ class Reconciler:
             return []
         message = f"the broker has {account.cash:.2f} in cash, but the journal expects {expected_cash:.2f}"
         return [Difference("", excess, message)]
+
+
+def record_corporate_actions(
+    broker: Broker, ledger: Ledger, symbols: Sequence[str], today: date, start: date, now: datetime,
+    alert: Callable[[str, str, str], None], *, pays_dividends: bool,
+) -> tuple[CorporateAction, ...]:  # fmt: skip
+    """Query the actions of `symbols` up to `today` and record new ones. Returns all actions of the query.
+
+    start: date of the journal start; earlier actions are ignored. pays_dividends: whether the account is credited
+    with dividends. Alpaca paper accounts are not; a dividend is then recorded with no cash.
+    """
+    actions = broker.corporate_actions(symbols, today - LOOKBACK, today)
+    known_ids = {row.action_id for row in ledger.store.rows(schema.corporate_actions)}
+    for action in sorted(actions, key=lambda a: (a.ex_date, a.id)):
+        if action.id in known_ids or action.ex_date <= start:
+            continue
+        own_shares = ledger.positions.get(action.symbol, ZERO)
+        if action.kind is ActionKind.OTHER:
+            if own_shares:
+                message = f"{action.symbol}: {action.detail or 'a corporate action'} is not supported and not recorded"
+                alert("critical", "corporate_action", message)
+            continue
+        own_change, cash = book_action(ledger, action, now, pays_dividends=pays_dividends)
+        if own_shares:
+            effect = f"{own_change:+} shares" if own_change else f"{cash} in cash"
+            alert("info", "corporate_action", f"{action.symbol}: {action.kind.value} of {action.ex_date}, {effect}")
+    return actions
+
+
+def book_action(
+    ledger: Ledger, action: CorporateAction, now: datetime, *, pays_dividends: bool
+) -> tuple[Decimal, Decimal]:
+    """Record a split or dividend on the shares that are held now. Returns the change of own shares, and own cash."""
+    own_shares = ledger.positions.get(action.symbol, ZERO)
+    external_shares = ledger.external_positions().get(action.symbol, ZERO)
+    own_change = external_change = cash = ZERO
+    if action.kind is ActionKind.CASH_DIVIDEND:
+        cash = own_shares * action.cash if pays_dividends else ZERO
+    else:
+        own_change = (own_shares * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - own_shares
+        external_change = (external_shares * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - external_shares
+    ledger.record_corporate_action(action, own_change, external_change, cash, now)
+    return own_change, cash

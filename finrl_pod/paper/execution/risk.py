@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from sqlalchemy import Connection
-
 from finrl_pod.paper.domain.records import OrderRequest, OrderType, Side
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import RiskState, read_risk_state, tighten_risk_state
-from finrl_pod.paper.journal.store import Store, add
+from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.settings import OrderSettings, RiskSettings
 
 ZERO = Decimal(0)
@@ -59,12 +57,7 @@ class RiskManager:
 
     def set(self, state: RiskState, reason: str, now: datetime) -> None:
         """Write a new state."""
-        with self._store.write() as connection:
-            self.add_state(connection, state, reason, now)
-
-    def add_state(self, connection: Connection, state: RiskState, reason: str, now: datetime) -> None:
-        """Write a new state inside the transaction of the caller."""
-        add(connection, schema.risk_states, now, state=state.value, reason=reason)
+        self._store.add(schema.risk_states, now, state=state.value, reason=reason)
 
     def tighten(self, state: RiskState, reason: str, now: datetime) -> bool:
         """Write a stricter state. Returns False if the current one is at least as strict."""

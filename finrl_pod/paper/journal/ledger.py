@@ -114,11 +114,7 @@ class Ledger:
             raise AssertionError(f"intent {entry.id} already has a live order")
         if request.quantity > entry.remaining:
             raise AssertionError(f"intent {entry.id} has {entry.remaining} shares left, not {request.quantity}")
-        return self._add_order(entry, request, now, "plan")
-
-    def adopt_order(self, entry: LedgerEntry, order: Order, now: datetime, source: str = "replaced") -> TrackedOrder:
-        """Write an order at the broker as an own order, by default one that replaced the last order externally."""
-        return self._add_order(entry, order, now, source)
+        return self.add_order(entry, request, now, "plan")
 
     def intent_of_order(self, broker_id: str) -> LedgerEntry | None:
         """Return the open intent that an order belongs to, or None."""
@@ -325,7 +321,8 @@ class Ledger:
             book.positions[symbol] += side.sign * quantity
             book.cash -= side.sign * quantity * price + fee
 
-    def _add_order(self, entry: LedgerEntry, terms: OrderRequest | Order, now: datetime, source: str) -> TrackedOrder:
+    def add_order(self, entry: LedgerEntry, terms: OrderRequest | Order, now: datetime, source: str) -> TrackedOrder:
+        """Write an own order of an intent. source: where it comes from."""
         attempt = len(entry.orders)
         with self.store.write() as connection:
             row = add(

@@ -18,7 +18,7 @@ from typing import Any
 from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.paper.journal.commands import CommandName, read_result, submit_command
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.monitoring.receivers import check_address, send_request
+from finrl_pod.paper.monitoring.alerts import check_address, send_request
 
 TOKEN = "FINRL_POD_TELEGRAM_TOKEN"
 API = "https://api.telegram.org"

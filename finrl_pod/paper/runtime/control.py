@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from finrl_pod.errors import BrokerError
 from finrl_pod.paper.domain.intents import FLATTEN, Intent
@@ -25,21 +25,16 @@ from finrl_pod.paper.journal.commands import (
     add_result,
     pending_commands,
     record_result,
+    tighten_risk_state,
 )
 from finrl_pod.paper.journal.ledger import Ledger
-from finrl_pod.paper.journal.store import Store
+from finrl_pod.paper.journal.store import Store, add
 from finrl_pod.paper.settings import PaperConfig
 
 if TYPE_CHECKING:
     from finrl_pod.paper.domain.port import Broker, Clock
 
 SHUTDOWN_SECONDS = 30.0  # for cancels at shutdown
-
-
-class Stoppable(Protocol):
-    """A daemon that a command can stop."""
-
-    def stop(self) -> None: ...
 
 
 class CommandHandler:
@@ -51,13 +46,13 @@ class CommandHandler:
         self._reconciler = reconciler
         self._config = config
 
-    def execute(self, command: Command, daemon: Stoppable) -> None:
+    def execute(self, command: Command, stop: Callable[[], None]) -> None:
         """Execute a command and record its result. Raises BrokerError if it could not be; it then stays pending."""
         if command.name is CommandName.FLATTEN:
             self._flatten(command)
             return
         if command.name is CommandName.STOP:
-            daemon.stop()
+            stop()
             result = CommandResult("stopping")
         else:
             actions: dict[CommandName, Callable[[], CommandResult]] = {
@@ -124,7 +119,8 @@ class CommandHandler:
         for symbol, shares in certain.uncertain.items():
             message += f"; {shares} shares of {symbol} are left, on which account and journal differ"
         with ledger.store.write() as connection:
-            self._risk.add_state(connection, RiskState.REDUCING, "flattened by command", now)
+            values = {"state": RiskState.REDUCING.value, "reason": "flattened by command"}
+            add(connection, schema.risk_states, now, **values)
             entries = ledger.add_intents(connection, now, intents)
             add_result(connection, command, CommandResult(message), now)
         ledger.track(entries)
@@ -135,12 +131,12 @@ def halt_pending(store: Store) -> bool:
     return any(command.name is CommandName.HALT for command in pending_commands(store))
 
 
-def apply_halt(store: Store, risk: RiskManager, broker: Broker, clock: Clock) -> None:
+def apply_halt(store: Store, broker: Broker, clock: Clock) -> None:
     """Set the risk state to HALTED and cancel live orders, from a second thread while the main loop is busy.
 
     The main loop reads the outcome of the cancels at its next refresh, repeats them if needed, and records the result.
     """
-    risk.tighten(RiskState.HALTED, "by command", clock.now())
+    tighten_risk_state(store, RiskState.HALTED, "by command", clock.now())
     newest_events = {row.order_id: row for row in store.rows(schema.order_events)}
     for event in newest_events.values():
         if event.state == OrderState.WORKING and event.broker_id:

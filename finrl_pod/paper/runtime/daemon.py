@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Protocol
 
 from finrl_pod.errors import (
     AuthenticationError,
@@ -27,15 +26,23 @@ from finrl_pod.errors import (
 )
 from finrl_pod.paper.domain.clocks import BrokerTime
 from finrl_pod.paper.domain.order_state import OrderState
+from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from finrl_pod.paper.domain.records import SUMMARY, Session
 from finrl_pod.paper.domain.schedule import TradingCycle, calendar_of
 from finrl_pod.paper.execution.account_trader import AccountTrader
-from finrl_pod.paper.execution.trader import TradingComponents
+from finrl_pod.paper.execution.order_manager import Alert, OrderManager
+from finrl_pod.paper.execution.reconcile import Reconciler
+from finrl_pod.paper.execution.risk import RiskManager
+from finrl_pod.paper.execution.stream_monitor import STALE_STREAM_SECONDS, StreamMonitor
+from finrl_pod.paper.execution.trader import StrategySource, TradingComponents
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, pending_commands
-from finrl_pod.paper.journal.store import moment
+from finrl_pod.paper.journal.ledger import Ledger
+from finrl_pod.paper.journal.store import Store, moment
+from finrl_pod.paper.monitoring.health import Heartbeat
 from finrl_pod.paper.monitoring.summary import DaySummary, summarise_day
 from finrl_pod.paper.runtime.control import SHUTDOWN_SECONDS, CommandHandler
+from finrl_pod.paper.settings import PaperConfig, allocations, pack
 
 MAX_CLOCK_DRIFT = 60.0  # seconds of difference to the broker's clock without an alert
 COMMAND_POLL = 0.2  # real seconds between two checks for commands while waiting
@@ -49,18 +56,11 @@ OUTAGE_ALERT_INTERVAL = 300.0  # seconds between two alerts of an outage, howeve
 _OBJECT_ADDRESS = re.compile(r"0x[0-9a-f]+")  # in error messages, different at every attempt
 
 
-class HeartbeatSink(Protocol):
-    """Receives the heartbeat of the main loop."""
-
-    def beat(self, *, trading: bool) -> None:
-        """Called from the loop at least every few real seconds."""
-
-
 class Daemon:
     """One run on one account. Stop it with `stop` (from a signal handler too)."""
 
     def __init__(
-        self, components: TradingComponents, time: BrokerTime, heartbeat: HeartbeatSink, control: CommandHandler
+        self, components: TradingComponents, time: BrokerTime, heartbeat: Heartbeat, control: CommandHandler
     ) -> None:
         self._c = components
         self._time = time
@@ -178,7 +178,7 @@ class Daemon:
         if not self.trading:
             self._recover()
         for command in pending_commands(self._c.ledger.store):
-            self._control.execute(command, self)
+            self._control.execute(command, self.stop)
         if self._stop.is_set():
             return
         now = self._time.now()
@@ -345,3 +345,46 @@ class Daemon:
             if order.broker_id:
                 with contextlib.suppress(FinrlPodError):
                     self._c.broker.cancel(order.broker_id)
+
+
+def build_daemon(
+    config: PaperConfig, store: Store, broker: Broker, feed: DataFeed, sources: Sequence[StrategySource], clock: Clock,
+    heartbeat: Heartbeat, send_alert: Alert,
+) -> Daemon:  # fmt: skip
+    """Return a daemon ready to run.
+
+    sources: one for each of `allocations(config)`. send_alert: called with every alert, also with those
+    that could not be written to the journal.
+
+    Raises FinrlPodError if the source has no strategy, or one whose mandate contradicts the config.
+    """
+    time = BrokerTime(clock)
+    ledger = Ledger(store)
+    risk = RiskManager(store, config.risk, config.orders)
+
+    def alert(level: str, kind: str, message: str) -> None:
+        try:
+            store.add(schema.alerts, time.now(), level=level, kind=kind, message=message)
+        finally:  # also if the journal cannot be written
+            send_alert(level, kind, message)
+
+    idle: list[Callable[[float], None]] = []  # idle function of the daemon, built last
+    stream = StreamMonitor(broker, time, STALE_STREAM_SECONDS, alert)
+    orders = OrderManager(
+        broker, ledger, risk, time, config.timing, alert, [config.name, *(part.name for part in allocations(config))],
+        lambda seconds: idle[0](seconds), stream.report_polled_change,
+    )  # fmt: skip
+    reconciler = Reconciler(orders)
+    control = CommandHandler(orders, risk, reconciler, config)
+    components = TradingComponents(config, broker, feed, sources, ledger, risk, orders, reconciler, stream, time, alert)
+    daemon = Daemon(components, time, heartbeat, control)
+    idle.append(daemon.idle)
+    return daemon
+
+
+def record_settings(store: Store, config: PaperConfig, now: datetime) -> None:
+    """Write the settings to the journal if they differ from the last ones."""
+    content = pack(config)
+    last = store.last(schema.settings)
+    if last is None or last.content != content:
+        store.add(schema.settings, now, content=content)

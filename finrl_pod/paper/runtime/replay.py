@@ -19,7 +19,8 @@ from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.decision_state import largest_distance
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.runtime.build import build_daemon, record_settings
+from finrl_pod.paper.monitoring.health import Heartbeat
+from finrl_pod.paper.runtime.daemon import build_daemon, record_settings
 from finrl_pod.paper.settings import PaperConfig, allocations, require_daily_decisions
 from finrl_pod.types import Panel
 
@@ -42,11 +43,6 @@ class ReplayResult:
     final_positions: dict[str, Decimal]
     strategies: dict[str, tuple[tuple[date, Decimal], ...]]
     distance_to_target: float
-
-
-class _NoHeartbeat:
-    def beat(self, *, trading: bool) -> None:
-        pass
 
 
 def replay(
@@ -91,7 +87,7 @@ def replay(
         config = dataclasses.replace(config, monitoring=monitoring)
         limits = recorded_limits(config, strategies)
         record_settings(store, dataclasses.replace(config, journal=str(journal), risk=limits), clock.now())
-        daemon = build_daemon(config, store, broker, broker, sources, clock, _NoHeartbeat(), lambda *_: None)
+        daemon = build_daemon(config, store, broker, broker, sources, clock, Heartbeat(), lambda *_: None)
         days: list[date] = []
 
         def is_finished() -> bool:
