@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
-import numpy as np
 import pytest
 from finrl_pod_app.dashboard.pages.compare_views import VIEWS as COMPARE_VIEWS
 from finrl_pod_app.dashboard.script.main import PAGES
@@ -26,12 +25,12 @@ from tests.paper.factories import SimulatedDaemon, prices
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"  # axe-core 4.14.1, MPL-2.0: see the licences beside it
-UNIVERSE = "universe"  # a stored panel with memberships
+UNIVERSE = "universe"  # a stored panel
 # Views of a page beside its first one, by its path.
 VIEWS = {
     "run?name=good": ("Allocation", "Profit", "Mandate", "Training", "Config"),
     "compare": COMPARE_VIEWS[1:],
-    "data": ("Prices", "Monthly returns", "Availability of bars", "Jumps", "Correlations", "Features"),
+    "data": ("Prices", "Availability of bars", "Correlations", "Features"),
     "paper": ("Orders and fills", "Costs", "Risk", "Log"),
 }
 SERIOUS = ("serious", "critical")
@@ -82,11 +81,8 @@ def _trade(folder: Path) -> None:
 
 
 def _universe() -> Panel:
-    """Bars with open, high and low, of which one ticker leaves the universe."""
-    bars = prices(date(2023, 1, 2), date(2023, 12, 29))
-    members = np.ones(bars.close.shape, dtype=bool)
-    members[120:, 1] = False
-    return dataclasses.replace(bars, name=UNIVERSE, members=members)
+    """Bars with open, high and low."""
+    return dataclasses.replace(prices(date(2023, 1, 2), date(2023, 12, 29)), name=UNIVERSE)
 
 
 @pytest.fixture(params=[(size, scheme) for size in SIZES for scheme in SCHEMES], ids="-".join)

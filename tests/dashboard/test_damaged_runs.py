@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finrl_pod_app.dashboard.queries import run_files, runs
+from finrl_pod_app.dashboard.queries import runs
 
 from finrl_pod.errors import RunError
 
@@ -63,7 +63,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda folder: (folder / "report.json").write_text("[" * 200_000 + "]" * 200_000),
         "report.json is damaged: it is not JSON",
     ),
-    "tags": (lambda folder: (folder / "tags.json").write_text("[]"), "tags.json is damaged"),
 }
 
 
@@ -125,16 +124,16 @@ def test_the_page_names_a_part_that_does_not_fit_and_shows_the_others(
 def test_files_of_runs_are_read_up_to_a_size(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text('{"a": 1}')
-    assert run_files.read_object(file) == {"a": 1}
+    assert runs.read_object(file) == {"a": 1}
     with pytest.raises(RunError, match="at most 4 are read"):
-        run_files.read_object(file, max_bytes=4)
+        runs.read_object(file, max_bytes=4)
     (tmp_path / "link").symlink_to(file)
     with pytest.raises(RunError, match="symbolic link"):
-        run_files.read_bytes(tmp_path / "link", 100)
+        runs.read_bytes(tmp_path / "link", 100)
     with pytest.raises(RunError, match="is missing"):
-        run_files.read_object(tmp_path / "none")
+        runs.read_object(tmp_path / "none")
     with pytest.raises(RunError, match="not a regular file"):
-        run_files.read_object(tmp_path)
+        runs.read_object(tmp_path)
 
 
 def test_names_do_not_follow_links(finished: Path, tmp_path: Path) -> None:

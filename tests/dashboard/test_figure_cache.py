@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from finrl_pod_app.dashboard.pages import widgets as figure_cache
 from finrl_pod_app.dashboard.pages.widgets import FigureCache
-from finrl_pod_app.dashboard.queries.run_files import RunFiles
+from finrl_pod_app.dashboard.queries.runs import RunFiles
 
 
 def run(name: str, modified: int, root: Any) -> RunFiles:

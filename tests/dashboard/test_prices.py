@@ -36,31 +36,12 @@ def test_missing_bars_between_first_and_last(panel: Panel) -> None:
     assert str(table.loc["A", "first"])[:10] == "2020-01-03"
 
 
-def test_jumps_include_those_over_gaps(panel: Panel) -> None:
-    table = prices.price_jumps(panel, 0.4)
-    assert table["symbol"].tolist() == ["B", "A", "C"]
-    np.testing.assert_allclose(table["move"], [1.0, 0.5, -0.5])
-    assert table["bars"].tolist() == [3, 1, 1]
-    assert prices.price_jumps(panel, 5.0).empty
-
-
-@pytest.mark.parametrize(
-    ("move", "split"),
-    [(-0.5, "2:1"), (-0.49, "2:1"), (-2 / 3, "3:1"), (1.0, "1:2"), (9.0, "1:10"), (-0.4, ""), (0.2, "")],
-)
-def test_moves_that_resemble_splits(move: float, split: str) -> None:
-    assert prices.likely_split(move) == split
-
-
 def test_figures_of_prices() -> None:
     close = np.exp(np.random.default_rng(1).normal(0, 0.01, (90, 2)).cumsum(0))
     columns = {"open": close, "high": 1.01 * close, "low": 0.99 * close, "close": close}
     panel = make_panel(np.datetime64("2020-01-01") + np.arange(90), ("A", "B"), columns)
     candles = figures.candles(panel, "B", 30).data[0]
     np.testing.assert_allclose(candles.close, close[-30:, 1])
-    heat = figures.monthly_returns(prices.closes(panel, ["A", "B"])).data[0]
-    assert list(heat.x) == ["2020-02", "2020-03"]
-    np.testing.assert_allclose(heat.z[0], [close[59, 0] / close[30, 0] - 1, close[89, 0] / close[59, 0] - 1])
 
 
 def test_correlations_match_numpy(panel: Panel) -> None:
@@ -147,29 +128,3 @@ def test_issues_name_symbol_and_day(panel: Panel) -> None:
     jump = table[table["kind"] == "jump"].iloc[0]
     assert jump["day"]
     assert jump["symbol"] in jump["message"]
-
-
-def test_missing_bars_by_day_and_their_calendar(panel: Panel) -> None:
-    table = prices.missing_by_day(panel).set_index("day")
-    assert table["expected"].tolist() == [2, 2, 3, 3, 3, 3]
-    assert table["missing"].tolist() == [0, 0, 1, 1, 0, 0]
-    assert table["which"].tolist()[2:4] == ["B", "B"]
-    heat = figures.missing_calendar(table.reset_index(), 2020).data[0]
-    known = np.isfinite(np.array(heat.z, dtype=float))
-    assert known.sum() == 6
-    assert heat.y[2] == "Wed"
-    assert heat.z[2][0] == 0  # 2020-01-01 was a Wednesday
-    assert heat.z[4][0] == pytest.approx(1 / 3)
-    assert "1 of 3 bars missing (B)" in heat.text[4][0]
-
-
-def test_memberships(panel: Panel) -> None:
-    members = np.ones(panel.close.shape, dtype=bool)
-    members[3:, 2] = False
-    inside = dataclasses.replace(panel, members=members)
-    table = prices.members_table(inside).set_index("symbol")
-    assert table.loc["C", "share"] == 0.5
-    assert str(table.loc["C", "last"])[:10] == "2020-01-03"
-    heat = figures.membership(inside).data[0]
-    assert heat.text[2][-1] == "not a member"
-    assert heat.text[0][0] == "no bar"

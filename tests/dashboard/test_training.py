@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.setup import progress_file
@@ -129,30 +128,6 @@ def test_agent_names_are_escaped() -> None:
     )
     for figure in (figures.scores(agents), figures.lineage(agents, [], [])):
         assert "<img" not in figure.to_json().replace("\\u003c", "<")
-
-
-def test_curves_of_each_pod_average_to_the_learning_curve(values: np.ndarray[Any, Any]) -> None:
-    found = generations(values)
-    pods = training.pod_curves(found, "reward")
-    assert pods["slot"].value_counts().to_dict() == {0: 8, 1: 8, 2: 7, 3: 8, 4: 8}
-    median = pods.groupby("samples")["value"].median()
-    np.testing.assert_allclose(median, training.learning_curve(found, "reward")["median"])
-    figure = figures.pod_curves(pods, "reward", 2)
-    assert [line.name for line in figure.data] == [f"slot {slot}" for slot in range(PODS)]
-    assert [text.text for text in figure.layout.annotations] == [f"slot {slot}" for slot in range(PODS)]
-    assert figures.pod_curves(training.pod_curves(found, "loss"), "loss", 4).data == ()
-
-
-def test_runs_are_overlaid_in_their_styles(values: np.ndarray[Any, Any]) -> None:
-    curve = training.learning_curve(generations(values), "reward")
-    styles = {name: theme.style_of(name, ["one", "<two>"]) for name in ("one", "<two>")}
-    lines = figures.overlaid_curves({"one": curve, "<two>": curve}, "reward", styles).data
-    assert [line.name for line in lines] == ["one", "&lt;two&gt;"]
-    assert lines[0].line.color != lines[1].line.color
-    agents = pd.DataFrame({"generation": [0, 0, 1], "score": [0.5, np.nan, 0.3]})
-    best = figures.overlaid_scores({"one": agents}, styles).data[0]
-    assert list(best.y) == [0.5, 0.5]
-    assert list(best.x) == [1, 2]
 
 
 def test_base_score_is_that_of_the_report_or_of_the_running_training(finished: Path, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from urllib.parse import quote, urlencode
 
 from finrl_pod.errors import RunError
 from finrl_pod_app.dashboard.queries import runs
-from finrl_pod_app.dashboard.queries.run_files import PAGE, RunFiles, read_bytes
 from finrl_pod_app.dashboard.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,9 +41,9 @@ def is_signed(name: str, key: str) -> bool:
     return hmac.compare_digest(_signature(name).encode(), key.encode())
 
 
-def read_page(run: RunFiles) -> bytes:
+def read_page(run: runs.RunFiles) -> bytes:
     """The page of a report. Raises RunError if it cannot be read."""
-    return read_bytes(run.path / PAGE, runs.MAX_PAGE_BYTES)
+    return runs.read_bytes(run.path / runs.PAGE, runs.MAX_PAGE_BYTES)
 
 
 async def serve_report(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Figures of stored prices (growth, available bars, missing bars, correlations) and of the analysis of a feature."""
+"""Figures of stored prices (growth, candles, available bars, correlations) and of the analysis of a feature."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.display import dates, decimated, log_ticks
-from finrl_pod.types import Floats, Panel
+from finrl_pod.types import Panel
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.tables import MONTHS
 
 MAX_BLOCKS = 240  # columns of the map of available bars; more are not visible
 PARTLY = "#e0c27a"  # between the colours of all and none
-WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 def heat_map(
     z: Any,
-    x: Sequence[str] | None,
+    x: Sequence[str],
     y: Sequence[str],
     colours: Any,
     *,
@@ -83,84 +81,19 @@ def candles(panel: Panel, symbol: str, bars: int) -> Any:
     return figure
 
 
-def monthly_returns(frame: pd.DataFrame) -> Any:
-    """Heat map of returns by month and symbol. frame: closes, one column per symbol, indexed by time."""
-    months = frame.groupby(frame.index.to_numpy().astype("datetime64[M]")).last()
-    returns = months.pct_change(fill_method=None).iloc[1:]
-    limit = float(np.nanquantile(np.abs(returns.to_numpy()), 0.98)) if returns.notna().to_numpy().any() else 1.0
-    return heat_map(
-        returns.to_numpy().T,
-        [str(month)[:7] for month in returns.index],
-        list(returns.columns),
-        [[0.0, "#d55e00"], [0.5, "#f4f4f2"], [1.0, "#0b6bcb"]],
-        limits=(-limit, limit),
-        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".0%"},
-        hovertemplate="%{y}, %{x}: %{z:.1%}<extra></extra>",
-    )
-
-
 def available_bars(panel: Panel) -> Any:
     """Map of available bars: their fraction by ticker and block of time."""
     edges = np.unique(np.linspace(0, len(panel.times), min(MAX_BLOCKS, len(panel.times)) + 1).astype(int))
     counts = np.add.reduceat(panel.tradable.astype(np.float64), edges[:-1], axis=0)
-    fraction = counts / np.diff(edges)[:, None]
-    words = np.array([[f"{share:.0%} of bars" for share in row] for row in fraction], dtype=object)
-    return _ticker_map(panel, edges[:-1], fraction, words, [[0, theme.BAD], [0.999, PARTLY], [1, theme.GOOD]])
-
-
-def membership(panel: Panel) -> Any:
-    """Map of memberships: whether each ticker had no bar, a bar without being a member, or was a member."""
-    bars = np.unique(np.linspace(0, len(panel.times) - 1, min(MAX_BLOCKS, len(panel.times))).astype(int))
-    state = (panel.tradable.astype(int) + panel.investable)[bars]
-    words = np.array(["no bar", "not a member", "member"], dtype=object)[state]
-    return _ticker_map(panel, bars, state / 2, words, [[0, "rgba(128,128,128,0.15)"], [0.5, PARTLY], [1, theme.GOOD]])
-
-
-def _ticker_map(panel: Panel, bars: Any, values: Floats, words: Any, colours: Sequence[Any]) -> Any:
-    """A heat map of tickers over time. bars: bar of each column [C]. values: 0 to 1 [C, N]. words: texts [C, N]."""
     return heat_map(
-        values.T,
-        [str(day) for day in panel.times[bars].astype("datetime64[D]")],
+        (counts / np.diff(edges)[:, None]).T,
+        [str(day) for day in panel.times[edges[:-1]].astype("datetime64[D]")],
         panel.symbols,
-        colours,
+        [[0, theme.BAD], [0.999, PARTLY], [1, theme.GOOD]],
         limits=(0, 1),
-        text=words.T,
         ygap=1,
-        hovertemplate="%{y} from %{x}: %{text}<extra></extra>",
+        hovertemplate="%{y} from %{x}: %{z:.0%} of bars<extra></extra>",
     )
-
-
-def missing_calendar(table: pd.DataFrame, year: int) -> Any:
-    """Calendar of a year: the share of missing bars by week and weekday; days without any bar are empty.
-
-    table: result of `missing_by_day`.
-    """
-    rows = {str(row["day"])[:10]: row for row in table.to_dict("records")}
-    days = np.arange(f"{year}-01-01", f"{year + 1}-01-01", dtype="datetime64[D]")
-    weekday = (days.astype(int) + 3) % 7
-    week = (np.arange(len(days)) + weekday[0]) // 7
-    values = np.full((7, int(week[-1]) + 1), np.nan)
-    text = np.full(values.shape, "", dtype=object)
-    for day, i, j in zip(days, weekday, week, strict=True):
-        if (row := rows.get(str(day))) is not None:
-            lacking = f" ({theme.escape_html(row['which'])})" if row["which"] else ""
-            values[i, j] = row["share"]
-            text[i, j] = f"{day}: {row['missing']:,} of {row['expected']:,} bars missing{lacking}"
-    figure = heat_map(
-        values,
-        None,
-        WEEKDAYS,
-        [[0, theme.GOOD], [0.001, PARTLY], [1, theme.BAD]],
-        limits=(0, 1),
-        text=text,
-        xgap=2,
-        ygap=2,
-        hovertemplate="%{text}<extra></extra>",
-        hoverongaps=False,
-    )
-    starts = [int(week[i]) for i in range(len(days)) if str(days[i]).endswith("-01")]
-    figure.update_xaxes(tickvals=starts, ticktext=list(MONTHS), showgrid=False)
-    return figure
 
 
 def correlations(frame: pd.DataFrame) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -23,64 +23,6 @@ def learning_curve(frame: pd.DataFrame, name: str) -> Any:
     figure = band_figure(frame["samples"], frame)
     figure.update_xaxes(title="samples per pod")
     figure.update_yaxes(title=theme.escape_html(name.replace("_", " ")), exponentformat="none")  # 0.0006, not 600µ
-    return figure
-
-
-def pod_curves(frame: pd.DataFrame, name: str, columns: int) -> Any:
-    """A small figure for each pod, with the same axes. frame: slot, samples, value, as in `queries.pod_curves`."""
-    from plotly.subplots import make_subplots
-
-    slots = sorted({int(slot) for slot in frame["slot"]})
-    rows = max(-(-len(slots) // columns), 1)
-    figure = make_subplots(
-        rows=rows,
-        cols=columns,
-        shared_xaxes=True,
-        shared_yaxes=True,
-        subplot_titles=[f"slot {slot}" for slot in slots],
-        horizontal_spacing=0.03,
-        vertical_spacing=min(0.12, 0.35 / rows),
-    )
-    for i, slot in enumerate(slots):
-        pod = frame[frame["slot"] == slot]
-        figure.add_scatter(
-            x=pod["samples"],
-            y=pod["value"],
-            mode="lines+markers" if len(pod) < FEW_POINTS else "lines",
-            line={"color": _MAIN, "width": 1.6},
-            marker={"size": 4},
-            name=f"slot {slot}",
-            hovertemplate="%{x:,} samples: %{y:.4g}<extra></extra>",
-            row=i // columns + 1,
-            col=i % columns + 1,
-        )
-    figure.update_layout(showlegend=False, hovermode="closest", title={"text": ""})
-    figure.update_annotations(font_size=12)
-    figure.update_xaxes(nticks=3, tickformat="~s")
-    figure.update_yaxes(nticks=4, exponentformat="none")
-    figure.update_yaxes(title=theme.escape_html(name.replace("_", " ")), row=(rows + 1) // 2, col=1)
-    return figure
-
-
-def overlaid_curves(frames: Mapping[str, pd.DataFrame], name: str, styles: Mapping[str, Style]) -> Any:
-    """The learning curves of several runs: medians over their pods, in the style of each run."""
-    figure = charts.empty_figure()
-    for run, frame in frames.items():
-        _add_line(figure, run, frame["samples"], frame["median"], styles[run])
-    figure.update_xaxes(title="samples per pod")
-    figure.update_yaxes(title=f"{theme.escape_html(name.replace('_', ' '))}, median", exponentformat="none")
-    return figure
-
-
-def overlaid_scores(tables: Mapping[str, pd.DataFrame], styles: Mapping[str, Style]) -> Any:
-    """The best validation score so far of several runs by generation. tables: agents of each run."""
-    figure = charts.empty_figure()
-    for run, agents in tables.items():
-        best = agents[np.isfinite(agents["score"])].groupby("generation")["score"].max().cummax()
-        _add_line(figure, run, best.index + 1, best, styles[run])
-    figure.update_traces(line_shape="hv", hovertemplate="%{y:.2f}")
-    figure.update_xaxes(title="generation", dtick=_tick(pd.concat([table["generation"] for table in tables.values()])))
-    figure.update_yaxes(title="best validation Sharpe ratio")
     return figure
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import streamlit as st
 
-from finrl_pod_app.dashboard.queries import machine, runs, training
+from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.edge_text import verdict_paragraph
 
@@ -156,12 +156,6 @@ def doctor() -> list[Finding]:
     from finrl_pod_app.setup.doctor import check_installation
 
     return check_installation()
-
-
-@st.cache_resource(ttl=2.0, max_entries=1, show_spinner=False)
-def gpus() -> pd.DataFrame:
-    """GPU load, read at most every two seconds over all sessions."""
-    return machine.gpu_table()
 
 
 def _use_one_thread() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
@@ -19,7 +17,6 @@ from finrl_pod_app.dashboard.queries import prices
 from finrl_pod_app.dashboard.queries.prices import ImportJob, UploadOptions
 from finrl_pod_app.dashboard.settings import Settings
 
-VIEWS = ("Issues", "Prices", "Monthly returns", "Availability of bars", "Jumps", "Correlations", "Features")
 DEFAULT_TICKERS, MAX_TICKERS = 6, 40  # drawn at first
 CANDLES = 120  # bars drawn as candles; more are too narrow
 QUICK_IMPORT = 2.0  # seconds that a page waits for a file before it shows progress
@@ -55,18 +52,15 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - the interface of every
         _show_import()
     usable = [manifest.name for manifest in panels if not manifest.fault]
     name = st.selectbox("Panel", usable, key="data: panel")
-    view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key="data: view")
-    panel = cached.panel(name, next(manifest.sha256 for manifest in panels if manifest.name == name))
-    show_view = {
+    views = {
         "Issues": _show_issues,
         "Prices": _show_prices,
-        "Monthly returns": _show_monthly_returns,
         "Availability of bars": _show_available_bars,
-        "Jumps": _show_jumps,
         "Correlations": _show_correlations,
-        "Features": show_features,
-    }[view]
-    show_view(panel)
+        "Features": _show_features,
+    }
+    view = st.segmented_control("View", list(views), default="Issues", required=True, key="data: view")
+    views[view](cached.panel(name, next(manifest.sha256 for manifest in panels if manifest.name == name)))
 
 
 def _show_issues(panel: Panel) -> None:
@@ -90,14 +84,6 @@ def _show_prices(panel: Panel) -> None:
     st.caption(f"The last {CANDLES} bars.")
 
 
-def _show_monthly_returns(panel: Panel) -> None:
-    symbols = _choose_tickers(panel, len(panel.symbols))
-    if symbols:
-        figure = figures.monthly_returns(prices.closes(panel, symbols))
-        alt = "Return of each ticker by month."
-        show_figure(figure, "monthly returns", alt=alt, height=160 + 18 * len(symbols))
-
-
 def _show_available_bars(panel: Panel) -> None:
     height = 120 + 18 * len(panel.symbols)
     show_figure(figures.available_bars(panel), "gaps", alt="Availability of bars by ticker over time.", height=height)
@@ -112,62 +98,6 @@ def _show_available_bars(panel: Panel) -> None:
     }
     alt = "Each ticker with its first and last bar and the number of bars missing between them."
     show_table(prices.missing_bars(panel), columns, "missing", alt=alt)
-    _show_calendar(panel)
-    if panel.members is not None:
-        _show_members(panel)
-
-
-def _show_calendar(panel: Panel) -> None:
-    """Draw the missing bars of a year as a calendar, at first of the year with the most."""
-    st.header("Calendar of missing bars", anchor=False)
-    table = prices.missing_by_day(panel)
-    days = table["day"].dt.year.to_numpy()
-    by_year = {int(year): int(table["missing"].to_numpy()[days == year].sum()) for year in set(days.tolist())}
-    years = sorted(by_year, reverse=True)
-    worst = max(years, key=lambda year: by_year[year])  # the latest where none is missing
-    year = st.selectbox("Year", years, index=years.index(worst), key=f"data: calendar {panel.name}")
-    figure = figures.missing_calendar(table, year)
-    alt = f"Share of missing bars on each day of {year}."
-    show_figure(figure, f"missing bars of {year}", alt=alt, height=260)
-    st.caption(
-        f"{by_year[year]:,} bars are missing in {year}, {sum(by_year.values()):,} in all years. Days without any bar "
-        "are empty: the exchange was closed, or the prices lack the session."
-    )
-
-
-def _show_members(panel: Panel) -> None:
-    """Draw when each ticker belonged to the universe."""
-    st.header("Membership of the universe", anchor=False, help="A ticker can be bought only while it is a member.")
-    alt = "When each ticker belonged to the universe."
-    height = 120 + 18 * len(panel.symbols)
-    show_figure(figures.membership(panel), "membership", alt=alt, height=height)
-    column = st.column_config
-    columns = {
-        "symbol": column.TextColumn("Symbol"),
-        "first": column.DatetimeColumn("First as a member", format="YYYY-MM-DD"),
-        "last": column.DatetimeColumn("Last", format="YYYY-MM-DD"),
-        "share": column.NumberColumn("Share of its bars", format="percent"),
-    }
-    show_table(prices.members_table(panel), columns, "members", alt="Each ticker with its time as a member.")
-
-
-def _show_jumps(panel: Panel) -> None:
-    min_move = st.slider("Minimum move, percent", 5, 100, 40, 5, key="data: jump") / 100
-    table = prices.price_jumps(panel, min_move)
-    if table.empty:
-        st.success(f"No moves of {min_move:.0%} or more between two bars.", icon=":material/check_circle:")
-        return
-    column = st.column_config
-    columns = {
-        "time": column.DatetimeColumn("Day", format="YYYY-MM-DD"),
-        "symbol": column.TextColumn("Symbol"),
-        "before": column.NumberColumn("Before", format="localized"),
-        "after": column.NumberColumn("After", format="localized"),
-        "move": column.NumberColumn("Move", format="percent"),
-        "bars": column.NumberColumn("Bars between", help="1: consecutive bars."),
-        "split": column.TextColumn("Likely split", help="New to old shares: a split that the move resembles."),
-    }
-    show_table(table, columns, "jumps", alt="Large moves, largest first: day, symbol, prices, size.")
 
 
 def _show_correlations(panel: Panel) -> None:
@@ -254,7 +184,7 @@ def _show_import() -> None:
 DEFAULT = "momentum_252_21"
 
 
-def show_features(panel: Panel) -> None:
+def _show_features(panel: Panel) -> None:
     """Draw the choice of a feature, its information coefficients, returns by quantile, and turnover."""
     names = list(available_features(panel))
     index = names.index(DEFAULT) if DEFAULT in names else 0
@@ -283,10 +213,6 @@ def show_features(panel: Panel) -> None:
         st.markdown("Returns by quantile", help="Assets sorted by the feature at each bar.")
         figure = figures.quantile_returns(feature)
         show_figure(figure, f"returns by quantile of {name}", alt=f"Returns by quantile of {name}.")
-    _show_table(feature)
-
-
-def _show_table(feature: dict[str, Any]) -> None:
     column = st.column_config
     columns = {
         "horizon": column.NumberColumn("Bars ahead"),

@@ -1,4 +1,4 @@
-"""Overview page: running trainings, all runs with search and filters, and the paper account."""
+"""Overview page: running trainings, all runs, and the paper account."""
 
 from __future__ import annotations
 
@@ -104,39 +104,13 @@ def _show_newest(summary_by_run: Mapping[runs.RunFiles, runs.RunSummary]) -> Non
 
 
 def _show_runs(summaries: Sequence[runs.RunSummary], statuses: Sequence[str]) -> None:
-    """Draw the filters and the table; its rows open the run."""
-    text, selected_statuses, tags = _filters(summaries, statuses)
-    rows = [
-        (summary, status)
-        for summary, status in zip(summaries, statuses, strict=True)
-        if runs.matches(summary, text, tags) and (not selected_statuses or status in selected_statuses)
-    ]
-    if not rows:
-        st.info("No run matches.")
-        return
-    frame = runs.runs_table([summary for summary, _ in rows], [status for _, status in rows])
-    alt = (
-        "Runs: name, status, verdict, equity, validation and test results, settings, tags and time of the last change."
-    )
-    st.caption(f"{len(rows):,} of {len(summaries):,} runs. Select a row to open the run; click a heading to sort.")
-    has_tags = any(summary.tags for summary in summaries)
-    columns = {name: column for name, column in RUN_COLUMNS.items() if has_tags or name != "tags"}
-    row = show_selectable_table(frame, columns, "overview: runs", alt=alt)
+    """Draw the table of runs; its rows open the run."""
+    frame = runs.runs_table(summaries, statuses)
+    alt = "Runs: name, status, verdict, equity, validation and test results, settings, and time of the last change."
+    st.caption(f"{len(frame):,} runs. Select a row to open the run; click a heading to sort.")
+    row = show_selectable_table(frame, RUN_COLUMNS, "overview: runs", alt=alt)
     if row is not None:
         st.switch_page(page_of("run"), query_params={"name": str(frame["name"].iloc[row])})
-
-
-def _filters(summaries: Sequence[runs.RunSummary], statuses: Sequence[str]) -> tuple[str, Sequence[str], Sequence[str]]:
-    """Draw search and filters if there are several runs; returns text, statuses and tags."""
-    if len(summaries) < 2:
-        return "", (), ()
-    tags = sorted({tag for summary in summaries for tag in summary.tags})
-    columns = st.columns([2, 2, 1] if tags else [2, 3])
-    text = columns[0].text_input("Search", placeholder="Name, data, algorithm or tag", key="overview: search")
-    present = list(dict.fromkeys(statuses))
-    selected_statuses = columns[1].pills("Status", present, selection_mode="multi", key="overview: statuses")
-    selected_tags = columns[2].multiselect("Tags", tags, placeholder="any", key="overview: tags") if tags else []
-    return text, selected_statuses, selected_tags
 
 
 def _show_damaged(summaries: Sequence[runs.RunSummary]) -> None:

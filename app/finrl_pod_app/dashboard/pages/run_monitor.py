@@ -12,24 +12,13 @@ from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import definition
-from finrl_pod_app.dashboard.pages.widgets import (
-    RUN_FIGURES,
-    error_messages,
-    is_touch,
-    show_errors,
-    show_figure,
-    show_table,
-)
+from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, error_messages, show_errors, show_table
 from finrl_pod_app.dashboard.queries import runs, training
-from finrl_pod_app.dashboard.queries.training import STAGES, position
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
 
 PROGRESS_INTERVAL = 1.0  # seconds between refreshes
 LEADERBOARD_ROWS = 20
-PODS_VIEWS = ("Median", "Each pod")
-MAX_OVERLAID = 7  # more curves cannot be distinguished
-WIDE_COLUMNS, NARROW_COLUMNS, SMALL_HEIGHT = 4, 2, 150  # of the figures of each pod; pixels
 
 
 def show_progress(run: runs.RunFiles) -> None:
@@ -48,11 +37,8 @@ def _draw_progress(run: runs.RunFiles) -> None:
         left.markdown(f"**{theme.escape_markdown(run.name)}** · {theme.escape_markdown(stage)}")
         with right.container(horizontal=True, horizontal_alignment="right"):
             _draw_controls(run, status)
-        current = position(progress)
-        st.progress(current.share)
-        labels = [stage.label for stage in STAGES]
-        finished_stages = [f"✓ {label}" for label in labels[: current.stage]]
-        st.caption(" · ".join([*finished_stages, f"**{labels[current.stage]}**", *labels[current.stage + 1 :]]))
+        total = progress.total_samples if progress else 0
+        st.progress(min(progress.samples / total, 1.0) if progress and total else 0.0)
         cells = st.columns(4)
         samples = progress.samples if progress and progress.total_samples else None
         cells[0].metric("Samples", theme.count(samples), border=False)
@@ -109,7 +95,7 @@ def show_training(settings: Settings, name: str) -> None:
         st.caption("Learning curves appear after the first generation.")
         return
     agents = cached.agents(run, files)
-    _show_curves(settings, run, files)
+    _show_curves(run, files)
     st.header("Leaderboard")
     hyperparameters = training.varied_hyperparameters(agents)
     leaderboard = training.leaderboard(agents, LEADERBOARD_ROWS)
@@ -151,45 +137,17 @@ def _drift_figure(run: runs.RunFiles, files: training.GenerationFiles, name: str
     return figures.hyperparameter_drift(training.hyperparameter_drift(cached.agents(run, files), name), name)
 
 
-def _show_curves(settings: Settings, run: runs.RunFiles, files: training.GenerationFiles) -> None:
-    """Draw learning curves and validation scores: of all pods, of each pod, or with other runs."""
-    generations = [cached.generation(*file) for file in files]
-    by_name = {candidate.name: candidate for candidate in cached.found_runs(settings)}
-    names = [name for name, candidate in by_name.items() if name != run.name and training.generation_files(candidate)]
-    left, middle, right = st.columns([2, 2, 3])
-    metric = left.selectbox("Learning curve", training.metric_names(generations), format_func=_label)
-    view = middle.segmented_control("Pods", PODS_VIEWS, default=PODS_VIEWS[0], required=True, key="pods of the curves")
-    names_to_overlay = right.multiselect(
-        "Other runs", names, max_selections=MAX_OVERLAID, placeholder="none", key="overlaid runs"
-    )
-    if view == PODS_VIEWS[1]:
-        curves = training.pod_curves(generations, metric)
-        columns = NARROW_COLUMNS if is_touch() else WIDE_COLUMNS
-        height = 90 + SMALL_HEIGHT * -(-max(curves["slot"].nunique(), 1) // columns)
-        figure = figures.pod_curves(curves, metric, columns)
-        show_figure(figure, f"{metric} of each pod", alt=f"{_label(metric)} of each pod over the run.", height=height)
-        return
+def _show_curves(run: runs.RunFiles, files: training.GenerationFiles) -> None:
+    """Draw the learning curve and the validation scores."""
+    metrics = training.metric_names([cached.generation(*file) for file in files])
+    metric = st.selectbox("Learning curve", metrics, format_func=_label)
     left, right = st.columns(2)
-    if not names_to_overlay:
-        with left:
-            alt = "Learning curve: median over the pods."
-            RUN_FIGURES.show(_learning_curve_figure, (files, metric), "learning curve", alt=alt)
-        with right:
-            contents = (run, files, runs.base_score(run, cached.report(run)))
-            RUN_FIGURES.show(_scores_figure, contents, "scores", alt="Validation scores by generation.")
-        return
-    medians = {run.name: training.learning_curve(generations, metric)}
-    tables = {run.name: cached.agents(run, files)}
-    for name in names_to_overlay:
-        other_files = training.generation_files(by_name[name])
-        medians[name] = training.learning_curve([cached.generation(*file) for file in other_files], metric)
-        tables[name] = cached.agents(by_name[name], other_files)
-    styles = {name: theme.style_of(name, [*reversed(list(by_name))]) for name in medians}
     with left:
-        figure = figures.overlaid_curves(medians, metric, styles)
-        show_figure(figure, "learning curve", alt="Learning curve: median over the pods.")
+        alt = "Learning curve: median over the pods."
+        RUN_FIGURES.show(_learning_curve_figure, (files, metric), "learning curve", alt=alt)
     with right:
-        show_figure(figures.overlaid_scores(tables, styles), "scores", alt="Validation scores by generation.")
+        contents = (run, files, runs.base_score(run, cached.report(run)))
+        RUN_FIGURES.show(_scores_figure, contents, "scores", alt="Validation scores by generation.")
 
 
 def _learning_curve_figure(files: training.GenerationFiles, metric: str) -> Any:

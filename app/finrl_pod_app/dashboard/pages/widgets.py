@@ -15,7 +15,6 @@ from streamlit.elements.lib.column_types import ColumnConfig
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.export import escape_formula
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.garbage import collect_if_due
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.queries.paper_state import StatusBadge, Summary
@@ -131,7 +130,6 @@ def show_errors(draw: Callable[..., None]) -> Callable[..., None]:
     def draw_with_messages(*arguments: Any) -> None:
         with error_messages():
             draw(*arguments)
-        collect_if_due()  # a refresh runs this part alone
 
     return draw_with_messages
 

@@ -1,4 +1,4 @@
-"""Stored prices for the data page: catalogue, gaps, jumps, correlations, and the import of files in the background."""
+"""Stored prices for the data page: catalogue, gaps, correlations, and the import of files in the background."""
 
 from __future__ import annotations
 
@@ -15,18 +15,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from finrl_pod.data.flaws import JUMP
 from finrl_pod.data.panel import check
 from finrl_pod.data.sources.bounded import read_bounded
 from finrl_pod.data.store import Manifest, Store
 from finrl_pod.errors import DataError
-from finrl_pod.types import Bools, Panel
+from finrl_pod.types import Panel
 
 FILE_ENDINGS = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
 PREVIEW_ROWS = 200
-SPLITS = ((2, 1), (3, 1), (3, 2), (4, 1), (5, 1), (7, 1), (10, 1), (20, 1))  # usual ratios of new to old shares
-NAMES = 5  # of tickers that lack a bar
-SPLIT_TOLERANCE = 0.04  # of the ratio: prices also move on the day
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._ -]")
 
 
@@ -68,68 +64,14 @@ def missing_bars(panel: Panel) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["symbol", "first", "last", "bars", "missing", "share"])
 
 
-def missing_by_day(panel: Panel) -> pd.DataFrame:
-    """One row per day with bars: day, expected bars (of tickers between their first and last), missing, share, `which`.
-
-    which: the first tickers that lack a bar, as text.
-    """
-    row = np.arange(len(panel.times))[:, None]
-    first = np.where(panel.tradable, row, len(panel.times)).min(0)
-    last = np.where(panel.tradable, row, -1).max(0)
-    alive = (row >= first) & (row <= last)
-    gaps = alive & ~panel.tradable
-    days, day_index = np.unique(panel.times.astype("datetime64[D]"), return_inverse=True)
-    expected, missing = (np.bincount(day_index, weights=x.sum(1)).astype(int) for x in (alive, gaps))
-    names = [""] * len(days)
-    for t in np.flatnonzero(gaps.any(1)):
-        names[day_index[t]] = names[day_index[t]] or _first_names(panel, gaps[t])
-    share = missing / np.maximum(expected, 1)
-    return pd.DataFrame(
-        {"day": days.astype("datetime64[ns]"), "expected": expected, "missing": missing, "share": share, "which": names}
-    )
-
-
-def _first_names(panel: Panel, lacking: Bools) -> str:
-    names = [panel.symbols[n] for n in np.flatnonzero(lacking)]
-    return ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")
-
-
-def members_table(panel: Panel) -> pd.DataFrame:
-    """One row per ticker: symbol, first and last day on which it can be bought as a member, share of its bars."""
-    rows = []
-    for n, symbol in enumerate(panel.symbols):
-        member_bars = np.flatnonzero(panel.investable[:, n])
-        days = (panel.times[member_bars[0]], panel.times[member_bars[-1]]) if member_bars.size else (pd.NaT, pd.NaT)
-        rows.append((symbol, *days, len(member_bars) / max(int(panel.tradable[:, n].sum()), 1)))
-    return pd.DataFrame(rows, columns=["symbol", "first", "last", "share"])
-
-
-def price_jumps(panel: Panel, min_move: float = JUMP) -> pd.DataFrame:
-    """Returns from one close to the next of at least `min_move` in absolute value, largest first.
-
-    Columns: time, symbol, before, after, move (simple return), bars (between the two closes, 1 if none is missing),
-    split (that the move resembles, or empty).
-    """
-    rows = []
-    for n, symbol in enumerate(panel.symbols):
-        bars = np.flatnonzero(panel.tradable[:, n])
-        close = panel.close[bars, n]
-        moves = close[1:] / close[:-1] - 1
-        for i in np.flatnonzero(np.abs(moves) >= min_move):
-            move = float(moves[i])
-            span = int(bars[i + 1] - bars[i])
-            rows.append((panel.times[bars[i + 1]], symbol, close[i], close[i + 1], move, span, likely_split(move)))
-    frame = pd.DataFrame(rows, columns=["time", "symbol", "before", "after", "move", "bars", "split"])
-    return frame.sort_values("move", key=np.abs, ascending=False, ignore_index=True)
-
-
 def correlations(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
     """Correlation matrix of log returns per bar, over the bars that each pair shares.
 
     NaN for pairs with fewer than 3 shared returns or a constant price.
     """
-    returns = closes(panel, symbols).apply(np.log).diff()
-    return returns.corr(min_periods=3)
+    columns = [panel.symbols.index(symbol) for symbol in symbols]
+    closes = np.where(panel.tradable[:, columns], panel.close[:, columns], np.nan)
+    return pd.DataFrame(np.log(closes), columns=list(symbols)).diff().corr(min_periods=3)
 
 
 def growth(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
@@ -137,23 +79,6 @@ def growth(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
     columns = [panel.symbols.index(symbol) for symbol in symbols]
     close = pd.DataFrame(panel.close[:, columns], index=panel.times, columns=list(symbols))
     return close / close.bfill().iloc[0]
-
-
-def closes(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
-    """Closes, one column per symbol, NaN without a bar."""
-    columns = [panel.symbols.index(symbol) for symbol in symbols]
-    values = np.where(panel.tradable[:, columns], panel.close[:, columns], np.nan)
-    return pd.DataFrame(values, index=panel.times, columns=list(symbols))
-
-
-def likely_split(move: float) -> str:
-    """The split that a one-bar move resembles, as new to old shares ("2:1"); empty if there is none."""
-    ratio = 1 / (1 + move)
-    for new_shares, old_shares in SPLITS:
-        for numerator, denominator in ((new_shares, old_shares), (old_shares, new_shares)):
-            if abs(ratio - numerator / denominator) <= SPLIT_TOLERANCE * numerator / denominator:
-                return f"{numerator}:{denominator}"
-    return ""
 
 
 def issues_table(panel: Panel) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Stage of a training, and learning curves, scores, lineage and hyperparameter drift from its files."""
+"""Learning curves, scores, lineage and hyperparameter drift of a training, from its files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pandas as pd
 
 from finrl_pod.errors import RunError
 from finrl_pod.tournament.leaderboard import root_limit
-from finrl_pod.tournament.progress import Progress
-from finrl_pod_app.dashboard.queries.run_files import STATE, RunFiles, is_file, read_object
+from finrl_pod_app.dashboard.queries.runs import STATE, RunFiles, is_file, read_object
 
 SAMPLES = "samples"
 AGENT_COLUMNS = ("id", "parent", "generation", "slot", "samples", "score")
@@ -82,13 +81,6 @@ def learning_curve(generations: Sequence[Generation], name: str) -> pd.DataFrame
     frame.insert(0, SAMPLES, sample_counts)
     frame["pods"] = [len(points[count]) for count in sample_counts]
     return frame
-
-
-def pod_curves(generations: Sequence[Generation], name: str) -> pd.DataFrame:
-    """A metric of each pod over the run: slot, samples (as in `learning_curve`), value; by slot, then samples."""
-    frame = pd.DataFrame(_points(generations, name), columns=["slot", SAMPLES, "value"])
-    sorted_frame: pd.DataFrame = frame.sort_values(["slot", SAMPLES], kind="stable", ignore_index=True)
-    return sorted_frame
 
 
 def _points(generations: Sequence[Generation], name: str) -> Iterator[tuple[int, int, float]]:
@@ -184,49 +176,3 @@ def ancestors(agents: pd.DataFrame, members: Collection[str]) -> set[str]:
             members_and_ancestors.add(agent)
             agent = parents[agent]
     return members_and_ancestors
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage of a run. words: one of them begins its text in the progress file. end: share of the run at its end.
-
-    The shares are typical of runs of some minutes; only the share of the training is known while it runs.
-    """
-
-    label: str
-    words: tuple[str, ...]
-    end: float
-
-
-STAGES = (
-    Stage("Prices and features", ("reading",), 0.04),
-    Stage("Compiling kernels", (), 0.08),
-    Stage("Training", ("training", "generation"), 0.75),
-    Stage("Validating", ("validating",), 0.82),
-    Stage("Auditing", ("auditing",), 0.90),
-    Stage("Testing", ("testing",), 0.97),
-    Stage("Report", ("writing",), 1.0),
-)
-_COMPILING, _TRAINING = 1, 2
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where a run is. stage: index in `STAGES`. share: finished share of the whole run, 0 to 1."""
-
-    stage: int
-    share: float
-
-
-def position(progress: Progress | None) -> Position:
-    """The position of a run from its last progress; the first stage without any."""
-    if progress is None or not progress.stage:
-        return Position(0, 0.0)
-    text = progress.stage.lower()
-    stage = next((i for i, stage in enumerate(STAGES) if any(word in text for word in stage.words)), _TRAINING)
-    if stage == _TRAINING and not progress.samples:
-        stage = _COMPILING  # before the first sample of a training its kernels are compiled
-    start = STAGES[stage - 1].end if stage else 0.0
-    total = progress.total_samples
-    trained_share = min(progress.samples / total, 1.0) if stage == _TRAINING and total else 0.0
-    return Position(stage, start + trained_share * (STAGES[stage].end - start))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import logging
 import os
@@ -15,7 +16,6 @@ from streamlit.navigation.page import StreamlitPage
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions.access import require_login
-from finrl_pod_app.dashboard.garbage import collect_if_due, freeze_imports
 from finrl_pod_app.dashboard.pages.widgets import is_dark
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.dashboard.theme import ICON, LOGO
@@ -69,7 +69,9 @@ def warm_up() -> None:
 def _import_modules() -> None:
     for name in WARM_UP_MODULES:
         importlib.import_module(name)
-    freeze_imports()
+    # A collection then skips the many objects of pandas, plotly and torch; Streamlit runs one after each visit.
+    gc.collect()
+    gc.freeze()
 
 
 def _show_menu(pages: Mapping[str, StreamlitPage]) -> None:
@@ -102,7 +104,6 @@ def main() -> None:
     st.html(theme.control_css(dark=is_dark()))
     st.set_page_config(page_title=f"{current.title} · {PRODUCT}", page_icon=ICON, layout="wide")
     current.run()
-    collect_if_due()
 
 
 if __name__ == "__main__":

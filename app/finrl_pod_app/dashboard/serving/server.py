@@ -77,7 +77,6 @@ def streamlit_options(address: str, port: int, hosts: Sequence[str] = ()) -> Map
         "client.showErrorDetails": "type",
         "client.showErrorLinks": "false",
         "runner.magicEnabled": False,
-        "runner.postScriptGC": False,  # see `garbage`
         **theme.streamlit_theme(),
     }
 
