@@ -47,7 +47,7 @@ def test_exchange_time() -> None:
 
 def test_styles_are_distinct_and_stable() -> None:
     names = [*BASELINES, *SEEDED_BASELINES]
-    assert set(names) < set(palette.BASELINES)
+    assert set(names) < set(palette.BASELINE_STYLES)
     styles = {theme.style_of(name) for name in names}
     assert len({(style.colour, style.dash) for style in styles}) == len(names)
     runs = [f"run {i}" for i in range(28)]

@@ -275,7 +275,7 @@ def test_externally_replaced_order_stays_linked_to_its_intent(tmp_path: Path, mo
     assert outcome.order is not None
     new = dataclasses.replace(outcome.order, replaces=old.id)
     sim.account._orders[new.id] = new
-    sim.account._close_order(dataclasses.replace(old, replaced_by=new.id), OrderStatus.REPLACED)
+    sim.account._close_order(dataclasses.replace(old, replaced_by=new.id), OrderStatus.REPLACED, new.updated_at)
     sim.day(DAY)
     row = next(r for r in sim.store.rows(schema.orders) if r.client_order_id == "fp1.external")
     assert (row.replaces, row.attempt) == (old.client_order_id, 1)

@@ -14,7 +14,8 @@ from tests.soak.run import MAX_LATENCY, Soak, soak, track
 
 @pytest.mark.slow
 def test_eight_sessions_with_faults_and_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for strategy in (RandomWeights, SwappingStrategy):  # `track` adds them to this process; they are removed at the end
+    # `track` adds the strategies to this process; they are removed at the end.
+    for strategy in (RandomWeights(), SwappingStrategy()):
         monkeypatch.setitem(baselines.BASELINES, strategy.name, strategy)
     plan = soak(Soak(tmp_path, sessions=8, fault_rate=0.04, kills=1, seed=3))
     verdict = check_run(tmp_path / "server.jsonl", tmp_path / "journal.sqlite", MAX_LATENCY)

@@ -35,7 +35,7 @@ class SwappingStrategy:
 
 def add_strategies() -> None:
     """Register the strategies so that a config can name them."""
-    baselines.BASELINES |= {"random_daily": RandomWeights, "swapping": SwappingStrategy}
+    baselines.BASELINES |= {"random_daily": RandomWeights(), "swapping": SwappingStrategy()}
 
 
 if __name__ == "__main__":

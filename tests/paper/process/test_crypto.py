@@ -80,7 +80,7 @@ def test_daily_bars_are_utc_days(run: DaemonHarness) -> None:
 
 
 def test_difference_from_the_backtest_is_explained(run: DaemonHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(baselines.BASELINES, "random_daily", RandomWeights)
+    monkeypatch.setitem(baselines.BASELINES, "random_daily", RandomWeights())
     config = load(run.toml)
     store = Store.open(run.journal)
     try:

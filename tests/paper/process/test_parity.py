@@ -36,7 +36,7 @@ MADE: dict[str, Any] = {"symbols": ["AA", "BB", "CC"]}
 def test_orders_fills_and_equity_equal_the_backtest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, panel: Callable[[], Panel], start: date, config: dict[str, Any]
 ) -> None:
-    monkeypatch.setitem(baselines.BASELINES, "random_daily", RandomWeights)
+    monkeypatch.setitem(baselines.BASELINES, "random_daily", RandomWeights())
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     with DaemonHarness(tmp_path, config=config, panel=panel(), start=start) as harness:
