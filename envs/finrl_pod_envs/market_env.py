@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 
-from finrl_pod.data.turbulence import turbulent_bars
+from finrl_pod.data.price_features import turbulent_bars
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.market.account_extras import account_extras, joined_extras, observes_virtual

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from finrl_pod.data import price_features
-from finrl_pod.data.turbulence import turbulence
+from finrl_pod.data.price_features import turbulence
 from finrl_pod.errors import FeatureError
 from finrl_pod.types import PANEL_COLUMNS, Floats, Panel
 from finrl_pod.user_files import check_name, closest_part, custom_object, error_text, stdout_to_stderr, unpinned
@@ -198,9 +198,9 @@ _register_with_cross_section("beta_252", partial(price_features.beta, bars=252))
 _register_with_cross_section("idiosyncratic_252", partial(price_features.idiosyncratic_volatility, bars=252))
 _register_with_cross_section("residual_momentum", partial(price_features.residual_momentum, first=252, last=21))
 
-register("market_return_1")(partial(price_features.market_return, bars=1))
-register("market_return_21")(partial(price_features.market_return, bars=21))
-register("market_volatility_21")(partial(price_features.market_volatility, bars=21))
+register("market_return_1")(partial(price_features.market_statistic, bars=1, statistic="sum"))
+register("market_return_21")(partial(price_features.market_statistic, bars=21, statistic="sum"))
+register("market_volatility_21")(partial(price_features.market_statistic, bars=21, statistic="std"))
 register("breadth_50")(partial(price_features.breadth, bars=50))
 register("index_return_1", (_BENCHMARK,))(partial(price_features.index_return, bars=1))
 register("index_return_21", (_BENCHMARK,))(partial(price_features.index_return, bars=21))

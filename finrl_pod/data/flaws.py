@@ -34,9 +34,6 @@ REPEATED_CLOSES = 0.2
 REPEATED_PRICES = 0.02
 FEW_REPEATS = 10
 WEEKEND_SHARE = 0.05  # of daily bars: with more, the market trades on weekends
-SPARSE_DAYS = 4.0  # between daily bars: more than a long weekend
-MINUTES_PER_BAR = {"1h": 60, "15m": 15, "1m": 1}
-MINUTES_PER_DAY = 1440
 # Far beyond any quote, and small enough that products of prices, shares and volumes keep full precision.
 MIN_PRICE, MAX_PRICE, MAX_VOLUME = 1e-30, 1e30, 1e30
 MAX_SPREAD = 1.0  # excluded: half of it is charged on a fill
@@ -53,7 +50,7 @@ class Flaw:
     """One flaw of a panel.
 
     hard: the panel is invalid and must not be used; otherwise the flaw is a warning. kind: times, symbol, price, hole
-    (hard); spacing, weekend, repeat, jump, split, stale, late start, early end, gap, empty ticker, range, outlier,
+    (hard); weekend, repeat, jump, split, stale, late start, early end, gap, empty ticker, range, outlier,
     survivorship (soft). time: None if the flaw is not about a single bar.
     """
 
@@ -72,7 +69,6 @@ def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tupl
     hard = (*_times(panel), *_symbols(panel), *_prices(panel, locate), *_benchmark(panel))
     # The soft checks compare neighbouring bars: meaningless on invalid times or prices.
     return hard or (
-        *_spacing(panel),
         *_weekends(panel),
         *_repeats(panel),
         *_jumps(panel),
@@ -126,7 +122,7 @@ def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[
         if column == "spread":
             is_valid = (values >= 0) & (values < MAX_SPREAD)
         elif column == "dividend":
-            is_valid = (values >= 0) & (values < np.nan_to_num(_last_known_close(panel.close), nan=MAX_PRICE))
+            is_valid = (values >= 0) & (values < pd.DataFrame(panel.close).ffill().shift().fillna(MAX_PRICE).to_numpy())
         else:
             low, high = (0.0, MAX_VOLUME) if column == "volume" else (MIN_PRICE, MAX_PRICE)
             is_valid = (values >= low) & (values <= high)
@@ -166,24 +162,6 @@ def _benchmark(panel: Panel) -> Iterator[Flaw]:
         yield Flaw("price", True, f"{fact}: {rule}", benchmark.name, panel.times[t])
 
 
-def _spacing(panel: Panel) -> Iterator[Flaw]:
-    """Bars whose spacing differs from their declared length; windows still count bars."""
-    if len(panel.times) < 3:
-        return
-    apart = np.median(np.diff(panel.times) / np.timedelta64(1, "m"))
-    if panel.bar == "1d":
-        days = apart / MINUTES_PER_DAY
-        fault = f"daily are {days:g} days" if days > SPARSE_DAYS else ""
-    else:
-        fault = f"{panel.bar} are {apart:g} minutes" if apart != MINUTES_PER_BAR[panel.bar] else ""
-    if fault:
-        message = (
-            f"Bars called {fault} apart (median): windows of features, costs and delays count bars, whatever their "
-            "length; a year has as many as there are."
-        )
-        yield Flaw("spacing", False, message)
-
-
 def _weekends(panel: Panel) -> Iterator[Flaw]:
     """Daily bars on weekends of a market that rarely trades then."""
     if panel.bar != "1d":
@@ -203,7 +181,8 @@ def _repeats(panel: Panel) -> Iterator[Flaw]:
         return
     cells = repeated_cells(panel)
     all_repeat = repeated_bars(panel, cells)
-    most_repeat = mostly_repeated_bars(panel, cells)
+    count = cells.sum(1)
+    most_repeat = (count >= MANY) & (2 * count >= panel.tradable.sum(1)) & ~all_repeat
     only_closes = not {"open", "high", "low", "volume"} & set(panel.columns)
     by_chance = REPEATED_BARS if only_closes and len(panel.symbols) == 1 else 0.0
     import_fix = "import with --drop-repeats (drop_repeats=True in Python), or remove these rows."
@@ -212,12 +191,12 @@ def _repeats(panel: Panel) -> Iterator[Flaw]:
         (all_repeat, "every price", import_fix),
         (most_repeat, "the prices of most tickers", row_fix),
     ):
-        count = int(is_repeat.sum())
-        if count > (by_chance if daily else REPEATED_INTRADAY_BARS) * bars:
+        repeats = int(is_repeat.sum())
+        if repeats > (by_chance if daily else REPEATED_INTRADAY_BARS) * bars:
             time = panel.times[is_repeat.argmax()]
             message = (
-                f"{_share(count, bars)} {'repeats' if count == 1 else 'repeat'} {contents} of the bar before, first on "
-                f"{stamp(time, panel.bar)}: filled weekends or holidays add returns of zero; {fix}"
+                f"{_share(repeats, bars)} {'repeats' if repeats == 1 else 'repeat'} {contents} of the bar before, "
+                f"first on {stamp(time, panel.bar)}: filled weekends or holidays add returns of zero; {fix}"
             )
             yield Flaw("repeat", False, message, time=time)
     cells[all_repeat | most_repeat] = False
@@ -241,7 +220,7 @@ def _jumps(panel: Panel) -> Iterator[Flaw]:
     jumps: list[tuple[int, int, float, float]] = []
     for n in range(len(panel.symbols)):  # one ticker at a time: tables of all would be copies of the prices
         close = panel.close[:, n]
-        last_close = _last_known_close(close[:, None])[:, 0]
+        last_close = pd.Series(close).ffill().shift().to_numpy()
         moves = close / last_close - 1
         jumps += [(int(t), n, last_close[t], moves[t]) for t in np.flatnonzero(np.abs(np.nan_to_num(moves)) > JUMP)]
     for t, n, price, move in sorted(jumps):
@@ -251,12 +230,6 @@ def _jumps(panel: Panel) -> Iterator[Flaw]:
         prices = f"from {price:g} to {panel.close[t, n]:g}"
         message = f"{symbol} {verb} {abs(move):.0%} in one bar on {stamp(time, panel.bar)} ({prices}), kept as is."
         yield Flaw("jump", False, message, symbol, time)
-
-
-def _last_known_close(close: Floats) -> Floats:
-    """[T, N] last known of the closes [T, N] before each bar, NaN before the first."""
-    last_close: Floats = pd.DataFrame(close).ffill().shift().to_numpy()
-    return last_close
 
 
 def _splits(panel: Panel) -> Iterator[Flaw]:
@@ -346,7 +319,7 @@ def _outliers(panel: Panel) -> Iterator[Flaw]:
     limits = {1: np.log(1 + JUMP), -1: -np.log(1 - JUMP)}  # of log moves up and down
     for n, symbol in enumerate(panel.symbols):  # one ticker at a time: tables of all would be copies of the prices
         close = panel.close[:, n]
-        last_close = _last_known_close(close[:, None])[:, 0]
+        last_close = pd.Series(close).ffill().shift().to_numpy()
         opens = close if panel.open is None else panel.open[:, n]
         rows: list[tuple[int, str, float, str]] = []
         if panel.open is not None:
@@ -411,13 +384,6 @@ def repeated_bars(panel: Panel, cells: Bools) -> Bools:
     """[T], True at bars on which every ticker that trades repeats its prices. cells: result of `repeated_cells`."""
     trades = panel.tradable.any(1)
     return np.asarray(trades & (cells | ~panel.tradable).all(1))
-
-
-def mostly_repeated_bars(panel: Panel, cells: Bools) -> Bools:
-    """[T], True at other bars on which half of the tickers, and three or more, repeat their prices."""
-    count = cells.sum(1)
-    is_repeat = (count >= MANY) & (2 * count >= panel.tradable.sum(1))
-    return np.asarray(is_repeat & ~repeated_bars(panel, cells))
 
 
 def _equal(x: Floats, y: Floats) -> Bools:

@@ -1,7 +1,7 @@
 """Building, checking and slicing panels.
 
-Invalid data (a price that is not positive, times out of order, a gap within a ticker) raise DataError. Suspicious data
-(a jump above 40%, a ticker that ends early) are kept unchanged and listed in `Panel.flaws`.
+Invalid data raise DataError. Suspicious data (a jump above 40%, a ticker that ends early) are kept and listed in
+`Panel.flaws`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from finrl_pod.data.dates import first_moment, last_moment, stamp, weekend_days
-from finrl_pod.data.flaws import WEEKEND_SHARE, Flaw, check, repeated_bars, repeated_cells, sentences
+from finrl_pod.data.dates import first_moment, last_moment, stamp
+from finrl_pod.data.flaws import Flaw, check, repeated_bars, repeated_cells, sentences
 from finrl_pod.errors import DataError, listed
 from finrl_pod.prices import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
 
@@ -198,15 +198,6 @@ def _check_gaps(
     missing = [c for c, value in values.items() if np.isnan(value[t, n])]
     location = locate(t, n) if locate else ""
     prefix = f"{location}: " if location else ""
-    weekends = weekend_days(times)
-    rare = sum(day is not None for day in weekends) <= max(1, WEEKEND_SHARE * len(times))
-    if bar == "1d" and rare and (day := weekends[t]) and len(symbols) > 1:
-        quoted_symbol = symbols[int(has_price[t].argmax())]
-        raise DataError(
-            f"{prefix}{stamp(times[t], bar)} is a {day} on which {quoted_symbol} has prices and {symbols[n]} has none: "
-            f"remove the rows of {quoted_symbol} on that day, or pass --allow-gaps (allow_gaps=True in Python) to "
-            "make the others untradable"
-        )
     further_gaps = f" (and {len(gaps) - 1} more such bars)" if len(gaps) > 1 else ""
     day = stamp(times[t], bar)
     if locate and not location:

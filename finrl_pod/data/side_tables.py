@@ -1,18 +1,15 @@
 """Small CSV tables that accompany a panel: memberships and corporate actions.
 
-Memberships: when each symbol belonged to an index. A panel of current members holds only survivors. With a membership
-table, a symbol can be bought only on bars on which it was a member; holdings in a symbol that leaves are sold at its
-last close as a member. Earlier prices remain known to features and strategies.
-
-Corporate actions: splits and cash dividends of prices as they were traded. Splits rescale the prices and volumes before
-them. Dividends are either paid in cash (the column `dividend` of the panel), or reduce the prices before them, so that
-returns include dividends reinvested at the close before the ex-date (the adjusted prices of CRSP and Yahoo).
+With memberships, a symbol can be bought only on bars on which it was a member; holdings in one that leaves are sold at
+its last close as a member. Splits rescale the prices and volumes before them. Dividends are paid in cash (the column
+`dividend` of the panel) or reinvested: they reduce the prices before them (the adjusted prices of CRSP and Yahoo).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -291,17 +288,15 @@ def _check_splits(panel: Panel, split: Floats) -> None:
 
 def _ratio(text: str, location: str) -> float:
     """A split as new shares per old one: "4", "4:1", "4/1", "1.5"; none if empty or 0."""
-    terms = text.replace("/", ":").split(":") if text else ["1"]
     try:
-        numbers = [float(term) for term in terms]
-        ratio = numbers[0] / (numbers[1] if len(numbers) > 1 else 1.0)
+        ratio = float(Fraction((text or "1").replace(":", "/")))
     except (ValueError, ZeroDivisionError):
         ratio = np.nan
-    if ratio == 0 and len(terms) == 1:
+    if ratio == 0:
         return 1.0
-    if len(terms) > 2 or not 1 / MAX_RATIO <= ratio <= MAX_RATIO:
+    if not 1 / MAX_RATIO <= ratio <= MAX_RATIO:
         raise DataError(f"{location}: a split is new shares per old one, such as 4, 4:1 or 0.1, got {text!r}")
-    return float(ratio)
+    return ratio
 
 
 def _amount(text: str, location: str) -> float:

@@ -25,7 +25,7 @@ from finrl_pod.data.dates import stamp
 from finrl_pod.data.flaws import check
 from finrl_pod.errors import DataError, FinrlPodError, closest_name
 from finrl_pod.files import ROOT_VARIABLE, default_root, replace_file
-from finrl_pod.prices import Benchmark, Panel, Times
+from finrl_pod.prices import Benchmark, Panel
 from finrl_pod.tables import new_table
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -167,16 +167,15 @@ class Store:
 
     def exists(self, name: str) -> bool:
         """Whether the store has a panel of that name, also a damaged one. Raises DataError for an invalid name."""
-        return self.is_built_in(name) or bool(self._files(name))
-
-    @staticmethod
-    def is_built_in(name: str) -> bool:
-        """Whether a panel of that name ships with the package."""
-        return name in BUILT_IN
+        return name in BUILT_IN or bool(self._files(name))
 
     def delete(self, name: str) -> None:
         """Remove a panel, also a damaged one. Raises DataError for one that is unknown or built in."""
-        files = self._changeable(name)
+        if name in BUILT_IN:
+            raise DataError(f"panel {name!r} is built in: it cannot be deleted")
+        files = self._files(name)
+        if not files:
+            raise self._unknown(name)
         try:
             # The manifest first: without it there is no panel, whatever else remains.
             for file in sorted(files, key=lambda file: file.name != _MANIFEST):
@@ -185,35 +184,6 @@ class Store:
                 self._folder(name).rmdir()
         except OSError as error:
             raise DataError(f"cannot delete {self._folder(name)}: {error.strerror}") from None
-
-    def rename(self, name: str, new_name: str) -> Manifest:
-        """Give a panel another name; returns its manifest.
-
-        Raises DataError for a panel that is unknown, built in or damaged, and for a new name that is invalid, reserved
-        or taken.
-        """
-        self._changeable(name)
-        self._manifest(name)
-        self.check_name(new_name)
-        target = self._folder(new_name)
-        if target.exists():
-            raise DataError(f"the store has a panel {new_name!r} already: choose another name, or delete it first")
-        try:
-            self._folder(name).rename(target)
-            manifest = self._manifest(new_name)
-            replace_file(target / _MANIFEST, manifest.to_json().encode())
-        except OSError as error:
-            raise DataError(f"cannot rename {self._folder(name)}: {error.strerror}") from None
-        return manifest
-
-    def _changeable(self, name: str) -> list[Path]:
-        """The files of a panel that may be changed. Raises DataError for one that is unknown or built in."""
-        if name in BUILT_IN:
-            raise DataError(f"panel {name!r} is built in: it cannot be deleted or renamed")
-        files = self._files(name)
-        if not files:
-            raise self._unknown(name)
-        return files
 
     def _files(self, name: str) -> list[Path]:
         """The files of a panel in its folder; the folder may contain other files."""
@@ -252,24 +222,6 @@ class Store:
         if panel.sha256 != manifest.sha256:
             raise DataError(f"panel {name!r} does not match the sha256 of its manifest: {fix}")
         return panel
-
-    def times(self, name: str) -> Times:
-        """Times [T] of the bars of a panel, without reading its prices. Raises DataError as `load`."""
-        if name in BUILT_IN:
-            return BUILT_IN[name]().times
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        path = self._folder(name) / Path(self._manifest(name).file).name
-        try:
-            with path.open("rb") as file:
-                # Without threads of Arrow, also for reading ahead: a program that ends at once would abort.
-                column = (
-                    pq.ParquetFile(file, pre_buffer=False).read([_TIME], use_threads=False).column(_TIME).to_numpy()
-                )
-        except (OSError, KeyError, pa.ArrowException):
-            raise DataError(f"{path} is missing or damaged: fetch or import {name!r} again") from None
-        return np.asarray(column).astype("datetime64[ns]")
 
     def show(self, name: str) -> Manifest:
         """Manifest of a panel. Raises DataError if there is none."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from finrl_pod.data.blocks import over_columns, row_blocks
 from finrl_pod.data.features import check, compute_one
 from finrl_pod.data.price_features import over_own_bars
-from finrl_pod.data.turbulence import turbulence as compute_turbulence
+from finrl_pod.data.price_features import turbulence as compute_turbulence
 from finrl_pod.errors import DataError, FeatureError, UndefinedFeatureError
 from finrl_pod.memory import release_mapped_pages
 from finrl_pod.tables import new_table, stored
@@ -68,7 +68,8 @@ def build_market(
     fills, fillable = _fills(panel, close, fill)
     delisted = _delisted(panel.tradable)
     if panel.members is not None:
-        delisted |= _left(panel.members)
+        delisted[:-1] |= ~panel.members[1:]  # holdings are sold at the last close as a member
+        delisted |= ~panel.members
     volumes = fill_volumes(panel, fillable, delisted, fill)
     half_spreads = fill_half_spreads(panel, fillable, fill)
     return MarketTensor(
@@ -221,13 +222,6 @@ def _delisted(tradable: Bools) -> Bools:
     trades_later[:-1] = np.logical_or.accumulate(tradable[:0:-1], axis=0)[::-1]
     delisted: Bools = ~trades_later & ~tradable[-1]
     return delisted
-
-
-def _left(members: Bools) -> Bools:
-    """[T, N] bool: not a member after t, unless t is the last bar of the panel: holdings are sold at the close."""
-    left: Bools = ~members
-    left[:-1] |= ~members[1:]
-    return left
 
 
 def _dividends(dividend: Floats, delisted: Bools) -> Floats:

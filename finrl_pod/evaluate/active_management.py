@@ -1,17 +1,15 @@
-"""Active management: what a portfolio adds to its base, with intervals, and how far its weights differ from the base.
+"""Active management (Grinold and Kahn 2000): what a portfolio adds to its base or benchmark, and how far it differs.
 
-The statistics of returns (difference of Sharpe ratios, information ratio, alpha, beta, tracking error) follow
-Grinold and Kahn (2000). Intervals of active return and alpha invert the tests of `significance`; the others
-resample the bars of both accounts together, by the stationary bootstrap.
-Weights are [T, N] arrays over the same bars and assets; bars without holdings count as missing.
+Intervals of active return and alpha invert the tests of `significance`; the others resample the bars of both accounts
+together. Weights are [T, N] over the same bars and assets; bars without holdings count as missing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -67,10 +65,10 @@ def active_statistics(
     """Statistics of simple returns [T] relative to a base [T] over the same bars, with intervals.
 
     risk_free: [T], return of cash. A ratio of constant returns counts as 0, and so does the beta to a constant base.
-    Raises InputError for lengths that differ, fewer than `MIN_BARS` bars, returns that are not finite, and a level
-    outside (0, 1).
     """
-    account, reference = _excess_pair(returns, base, risk_free)
+    cash = 0.0 if risk_free is None else np.asarray(risk_free, dtype=np.float64)
+    account = np.asarray(returns, dtype=np.float64) - cash
+    reference = np.asarray(base, dtype=np.float64) - cash
     active = account - reference
     samples = bootstrap_statistics(
         lambda bars: _statistics(account[bars], reference[bars], periods_per_year),
@@ -82,17 +80,6 @@ def active_statistics(
     alpha = annual_mean(alpha_series(active, reference).values, level, periods_per_year, REGRESSION)
     error = float(active.std(ddof=1) * np.sqrt(periods_per_year))
     return ActiveStatistics(sharpe, information, alpha, beta, error, years_to_show(information.value))
-
-
-def active_return(
-    returns: ArrayLike, base: ArrayLike, level: float = LEVEL, *, periods_per_year: float = BARS_PER_YEAR
-) -> Interval:
-    """Mean of simple returns [T] minus a base [T] per year, with the interval of `mean_interval`.
-
-    Raises InputError as `active_statistics`.
-    """
-    account, reference = _excess_pair(returns, base, None)
-    return annual_mean(account - reference, level, periods_per_year)
 
 
 def annual_mean(series: Floats, level: float, periods_per_year: float, parameters: int = 1) -> Interval:
@@ -159,22 +146,6 @@ def transfer_coefficient(desired_weights: ArrayLike, held_weights: ArrayLike) ->
 
 
 # ---------------------------------------------------------------------- helpers
-
-
-def _excess_pair(returns: ArrayLike, base: ArrayLike, risk_free: ArrayLike | None) -> tuple[Floats, Floats]:
-    account = np.asarray(returns, dtype=np.float64)
-    reference = np.asarray(base, dtype=np.float64)
-    cash = np.zeros_like(account) if risk_free is None else np.asarray(risk_free, dtype=np.float64)
-    if account.ndim != 1 or account.shape != reference.shape or account.shape != cash.shape:
-        raise InputError(
-            "returns, base and cash must be series over the same bars, got shapes "
-            f"{account.shape}, {reference.shape} and {cash.shape}"
-        )
-    if len(account) < MIN_BARS:
-        raise InputError(f"a comparison with a base needs at least {MIN_BARS} returns, got {len(account)}")
-    if not np.isfinite(account).all() or not np.isfinite(reference).all():
-        raise InputError("a comparison with a base needs finite returns")
-    return account - cash, reference - cash
 
 
 def _statistics(returns: Floats, base: Floats, periods: float) -> Floats:
@@ -354,15 +325,6 @@ class ActiveBand:
 
     level: float
     lower: tuple[float, ...]
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ActiveBand:
-        """The band of `plain`."""
-        return cls(float(values["level"]), tuple(float(edge) for edge in values["lower"]))
-
-    def to_dict(self) -> dict[str, float | list[float]]:
-        """Plain JSON values."""
-        return {"level": self.level, "lower": [float(f"{edge:.6g}") for edge in self.lower]}
 
     def edge(self, bars: int) -> float:
         """Lower edge after a number of bars of at least 1; beyond the last edge, the last one."""

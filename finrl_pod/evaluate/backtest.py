@@ -1,9 +1,7 @@
 """Backtests: `backtest` calls a strategy at every bar with copies of past data, `simulate` keeps batches of accounts.
 
-Fills, costs and interest come from `finrl_pod.market`; this module handles the order of events. A decision at bar t is
-sized on the closes of t and fills at `market.fill[t]`. This price belongs to bar t+1 (fill rule "next") or to t
-("same_close"). With a delay of k bars a decision at t is executed like one at t + k - 1. Overnight interest and fees
-are booked before the fills of the next bar. All amounts are float64.
+A decision at bar t is sized on the closes of t and fills at `market.fill[t]`, a price of bar t+1 (fill rule "next") or
+of t ("same_close"). With a delay of k bars it is executed like one at t + k - 1. All amounts are float64.
 """
 
 from __future__ import annotations
@@ -63,7 +61,11 @@ def backtest(strategy: Strategy, panel: Panel, period: MarketPeriod) -> Backtest
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:
         features = features_at(market, t, columns, feature_bars)
-        positions = positions_at(cash[0], shares[0], closes[t - first])
+        values = shares[0] * closes[t - first]  # summed by torch: backtests equal scores of a tournament exactly
+        total = float(cash[0] + values.sum())
+        positions = Positions(weights=np.zeros(len(values)), cash=1.0, equity=total)  # of a ruined account
+        if total > 0:
+            positions = Positions(weights=values.cpu().numpy() / total, cash=float(cash[0]) / total, equity=total)
         weights = target_weights_of(strategy, window_at(panel, t, lookback, features), positions, bar_date(market, t))
         return None if weights is None else torch.from_numpy(weights).unsqueeze(0).to(shares.device)
 
@@ -193,15 +195,6 @@ def feature_columns(strategy: Strategy, market: MarketTensor) -> list[int] | Non
             f"it has {', '.join(market.feature_names) or 'none'}"
         )
     return [market.feature_names.index(name) for name in strategy.feature_names]
-
-
-def positions_at(cash: Tensor, shares: Tensor, close: Tensor) -> Positions:
-    """Positions at the close from cash [], shares [N] and close [N]. A ruined account has zero weights."""
-    values = shares * close  # summed by torch, so that backtests equal scores of a tournament to the last bit
-    total = float(cash + values.sum())
-    if total <= 0:
-        return Positions(weights=np.zeros(len(values)), cash=1.0, equity=total)
-    return Positions(weights=values.cpu().numpy() / total, cash=float(cash) / total, equity=total)
 
 
 @dataclass(frozen=True, eq=False)

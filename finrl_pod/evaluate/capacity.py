@@ -1,9 +1,8 @@
 """Capacity: the account size at which market impact has taken half, and all, of what a strategy adds to its base.
 
-Costs of a trade of Q shares are the rules' own plus Y sigma sqrt(Q / ADV) of its value, the square-root law of market
-impact with Y = 1 (Toth et al. 2011, arXiv:1105.1694), sigma the volatility of a day and ADV the average daily volume of
-the last 21 days; at most 10% of the ADV fills on a day. The base pays the same costs at the same size, so that what is
-compared is the active growth.
+A trade of Q shares costs what the rules charge plus Y sigma sqrt(Q / ADV) of its value, the square-root law with Y = 1
+(Toth et al. 2011, arXiv:1105.1694), sigma the volatility of a day and ADV the average daily volume of the last 21
+days; at most 10% of the ADV fills on a day. The base pays the same costs at the same size.
 """
 
 from __future__ import annotations

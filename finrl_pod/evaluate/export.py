@@ -64,7 +64,7 @@ def write_table(stem: Path, columns: Mapping[str, Column]) -> tuple[Path, Path]:
     Parquet holds the values unchanged.
     """
     sink = io.BytesIO()
-    pd.DataFrame(columns).to_parquet(sink, index=False)
+    pd.DataFrame(dict(columns)).to_parquet(sink, index=False)
     return (
         write_bytes(stem.with_name(f"{stem.name}.parquet"), sink.getvalue()),
         write_text(stem.with_name(f"{stem.name}.csv"), csv_text(columns)),
@@ -73,7 +73,7 @@ def write_table(stem: Path, columns: Mapping[str, Column]) -> tuple[Path, Path]:
 
 def csv_text(columns: Mapping[str, Column]) -> str:
     """The table as CSV (RFC 4180): quotes where needed, NaN as an empty cell, floats in full precision."""
-    frame = pd.DataFrame(columns)
+    frame = pd.DataFrame(dict(columns))
     for name, column in frame.items():
         if column.dtype.kind == "M":
             is_daily = bool((column == column.dt.normalize()).all())

@@ -1,9 +1,7 @@
 """What a feature says about later returns: information coefficients, returns by quantile, turnover.
 
-The measures of alphalens (Quantopian; Grinold and Kahn 2000, chapter 10 for the information coefficient), on the fills
-that a decision gets: the return over h bars of a decision at bar t is from its fill to the fill of a decision at t + h.
-Overlapping returns make neighbouring coefficients dependent, so intervals come from the low frequencies of their series
-(`intervals.overlapping_mean_interval`).
+The measures of alphalens, on the fills that a decision gets: the return over h bars of a decision at bar t is from its
+fill to the fill of a decision at t + h. Intervals allow for the overlap of returns (`overlapping_mean_interval`).
 """
 
 from __future__ import annotations

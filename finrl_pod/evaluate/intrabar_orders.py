@@ -1,15 +1,8 @@
 """Stops, take-profits and limit orders in backtests, filled within bars of open, high, low and close.
 
-The order of prices within a bar is unknown, so every choice is the worse one for the account:
-
-- A stop fills at its level, or at the open if the bar opens below it. If a bar reaches both a stop and a take-profit,
-  the stop fills.
-- A take-profit fills at its level, also if the bar opens above it.
-- A trailing stop follows the highest price of the bars before, and the entry price.
-- A limit order to buy fills if the low of the bar is below the limit, at the limit, also if the bar opens lower;
-  otherwise it lapses at the end of the bar.
-
-Holdings are long. Purchases at the open of a bar are protected from that bar on.
+The order of prices within a bar is unknown, so every choice is the worse one for the account: a stop fills before a
+take-profit, at its level or at a lower open; a take-profit and a limit to buy fill at their level, even if a bar opens
+beyond it; a trailing stop follows the bars before. Holdings are long, and protected from the bar of their purchase on.
 """
 
 from __future__ import annotations

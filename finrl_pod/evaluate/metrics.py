@@ -1,17 +1,13 @@
 """Performance metrics of equity curves, described in `METRICS`: ratios, drawdown, turnover, costs.
 
-Plain arrays in, plain numbers out. Time is the first axis of every array and trailing axes are separate accounts:
-`equity` [T] gives a float, [T, B] gives an array [B]. Returns are simple returns between consecutive marks, so T marks
-give T - 1 returns. Sharpe and Sortino ratios are in excess of the return of cash where `risk_free` [T-1] is given.
-
-A ratio whose risk is zero is 0.0 if the gain is zero too (an account that stayed in cash), otherwise NaN.
-`finrl_pod.files.to_plain` writes NaN as null.
+T marks of equity give T - 1 simple returns. Ratios are in excess of the return of cash if `risk_free` [T-1] is given; a
+ratio whose risk is zero is 0.0 if the gain is zero too (an account that stayed in cash), otherwise NaN.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -112,36 +108,36 @@ def excess_returns(equity: ArrayLike, risk_free: ArrayLike | None = None) -> Flo
     return returns - cash.reshape(-1, *(1,) * (returns.ndim - 1))
 
 
-def cumulative_return(equity: ArrayLike) -> Any:
+def cumulative_return(equity: ArrayLike) -> float:
     """Last mark over first mark, minus one."""
     simple_returns(equity)  # raises for invalid equity
     marks = np.asarray(equity, dtype=np.float64)
-    return _scalar_or_array(marks[-1] / marks[0] - 1.0)
+    return float(marks[-1] / marks[0] - 1.0)
 
 
-def annual_return(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> Any:
+def annual_return(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> float:
     """Annual return (CAGR): (E_last / E_first) ** (periods_per_year / (T - 1)) - 1; -1.0 after ruin."""
     years = len(simple_returns(equity)) / periods_per_year
     marks = np.asarray(equity, dtype=np.float64)
-    return _scalar_or_array(np.maximum(marks[-1] / marks[0], 0.0) ** (1.0 / years) - 1.0)
+    return float(np.maximum(marks[-1] / marks[0], 0.0) ** (1.0 / years) - 1.0)
 
 
-def annual_volatility(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> Any:
+def annual_volatility(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> float:
     """Sample standard deviation (n - 1) of returns times sqrt(periods_per_year); 0.0 for a single return."""
-    return _scalar_or_array(_deviation(simple_returns(equity)) * np.sqrt(periods_per_year))
+    return float(_deviation(simple_returns(equity)) * np.sqrt(periods_per_year))
 
 
-def sharpe(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR, risk_free: ArrayLike | None = None) -> Any:
+def sharpe(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR, risk_free: ArrayLike | None = None) -> float:
     """Annualised Sharpe ratio: mean excess return over its sample standard deviation (n - 1) (Sharpe 1994)."""
     returns = excess_returns(equity, risk_free)
-    return _ratio(returns.mean(0) * np.sqrt(periods_per_year), _deviation(returns))
+    return _ratio(returns.mean() * np.sqrt(periods_per_year), _deviation(returns))
 
 
-def sortino(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR, risk_free: ArrayLike | None = None) -> Any:
+def sortino(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR, risk_free: ArrayLike | None = None) -> float:
     """Annualised Sortino ratio: mean excess return over sqrt(mean(min(r, 0)^2)) (Sortino 1994)."""
     returns = excess_returns(equity, risk_free)
-    downside = np.sqrt((np.minimum(returns, 0.0) ** 2).mean(0))
-    return _ratio(returns.mean(0) * np.sqrt(periods_per_year), downside)
+    downside = np.sqrt((np.minimum(returns, 0.0) ** 2).mean())
+    return _ratio(returns.mean() * np.sqrt(periods_per_year), downside)
 
 
 def drawdown(equity: ArrayLike) -> Floats:
@@ -151,25 +147,25 @@ def drawdown(equity: ArrayLike) -> Floats:
     return marks / np.maximum.accumulate(marks, axis=0) - 1.0
 
 
-def max_drawdown(equity: ArrayLike) -> Any:
+def max_drawdown(equity: ArrayLike) -> float:
     """Maximum drawdown, 0.0 or negative."""
-    return _scalar_or_array(drawdown(equity).min(0))
+    return float(drawdown(equity).min())
 
 
-def calmar(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> Any:
+def calmar(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> float:
     """Calmar ratio: annual return over the size of the maximum drawdown (Young 1991)."""
-    return _ratio(annual_return(equity, periods_per_year), -np.asarray(max_drawdown(equity)))
+    return _ratio(annual_return(equity, periods_per_year), -max_drawdown(equity))
 
 
-def annual_turnover(traded_fractions: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> Any:
+def annual_turnover(traded_fractions: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> float:
     """One-sided annual turnover: half of the mean traded fraction per decision, times periods_per_year.
 
-    traded_fractions: [T, ...], (buys + sells) / equity of each bar; the mean is over T - 1 decisions, as the last one
-    fills at or before the last mark. 1.0 means that the whole portfolio is replaced once per year; the first purchase
-    of an account that starts in cash counts one half.
+    traded_fractions: [T], (buys + sells) / equity of each bar; the mean is over T - 1 decisions, as the last one fills
+    at or before the last mark. 1.0 means that the whole portfolio is replaced once per year; the first purchase of an
+    account that starts in cash counts one half.
     """
     fractions = np.asarray(traded_fractions, dtype=np.float64)
-    return _scalar_or_array(0.5 * fractions.sum(0) / max(len(fractions) - 1, 1) * periods_per_year)
+    return float(0.5 * fractions.sum() / max(len(fractions) - 1, 1) * periods_per_year)
 
 
 METRICS = (
@@ -273,23 +269,13 @@ def check_returns(returns: ArrayLike, minimum: int, purpose: str) -> Floats:
     return values
 
 
-def _deviation(returns: Floats) -> Floats:
-    """Sample standard deviation [...] of returns [T, ...]; 0.0 for a single return."""
-    if len(returns) < 2:
-        return np.zeros(returns.shape[1:])
-    return np.asarray(returns.std(0, ddof=1), dtype=np.float64)
+def _deviation(returns: Floats) -> float:
+    """Sample standard deviation of returns [T]; 0.0 for a single return."""
+    return float(returns.std(ddof=1)) if len(returns) > 1 else 0.0
 
 
-def _ratio(gain: ArrayLike, risk: ArrayLike) -> Any:
+def _ratio(gain: float, risk: float) -> float:
     """gain / risk; where the risk is zero, 0.0 for no gain and NaN otherwise."""
-    gains = np.asarray(gain, dtype=np.float64)
-    risks = np.asarray(risk, dtype=np.float64)
-    has_no_risk = risks <= RISK_EPSILON
-    undefined_ratio = np.where(np.abs(gains) <= RISK_EPSILON, 0.0, np.nan)
-    return _scalar_or_array(np.where(has_no_risk, undefined_ratio, gains / np.where(has_no_risk, 1.0, risks)))
-
-
-def _scalar_or_array(value: Any) -> Any:
-    """A Python float for a single number, else the array."""
-    array = np.asarray(value, dtype=np.float64)
-    return float(array) if array.ndim == 0 else array
+    if risk <= RISK_EPSILON:
+        return 0.0 if abs(gain) <= RISK_EPSILON else float("nan")
+    return float(gain / risk)

@@ -1,8 +1,8 @@
-"""Probability of backtest overfitting (PBO) by combinatorially symmetric cross-validation (CSCV).
+"""What selection among many trials explains: probability of backtest overfitting, selection without an edge, clusters.
 
-Bailey, Borwein, Lopez de Prado and Zhu (2015): the rows of the trials' returns are cut into S blocks. For every way of
-taking half of them as in-sample, the best trial in sample is ranked among all trials out of sample. PBO is the share of
-splits in which it is not better than the median.
+The probability (PBO) is by combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado and Zhu 2015):
+over all halves of S blocks of bars, the share in which the best trial in sample is below the median out of sample.
+Selection is repeated on jointly normal z-scores with mean 0 and the correlation of the returns of the trials.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def backtest_overfitting(returns: ArrayLike, blocks: int = 16, metric: Metric = 
 
     Block sizes differ by at most one row. Of trials that are equally good in sample the first is selected; equal trials
     share the mean of their ranks out of sample. Raises InputError for fewer than two trials, an odd number of blocks or
-    one outside 2 to `MAX_PBO_BLOCKS`, fewer than two rows per block, NaN, and (for the Sharpe ratio) constant returns.
+    one outside 2 to `MAX_PBO_BLOCKS`, and fewer than two rows per block.
     """
     values = _checked_returns(returns, blocks, metric)
     edges = np.linspace(0, len(values), blocks + 1).round().astype(int)
@@ -128,15 +128,6 @@ def _checked_returns(returns: ArrayLike, blocks: int, metric: Metric) -> Floats:
     minimum = blocks * (2 if metric == "sharpe" else 1)
     if len(values) < minimum:
         raise InputError(f"PBO with {blocks} blocks needs at least {minimum} bars, got {len(values)}; use fewer blocks")
-    if not np.isfinite(values).all():
-        bar, trial = np.argwhere(~np.isfinite(values))[0]
-        raise InputError(f"PBO needs finite returns, bar {bar} of trial {trial} is {values[bar, trial]}")
-    if metric == "sharpe":
-        still = np.flatnonzero(values.std(0) <= RISK_EPSILON)
-        if len(still):
-            raise InputError(f"PBO needs returns that vary, trial {still[0]} is constant at {values[0, still[0]]:g}")
-    elif metric != "mean":
-        raise InputError(f"the metric of PBO must be sharpe or mean, got {metric!r}")
     return values
 
 
@@ -160,7 +151,7 @@ def selected_z_scores(
     trials: active returns [T, N] on the bars of the selection; columns that are not finite or constant are left out.
     members: trials with the highest z-scores that form the ensemble, with equal shares. selection: "best" ends with
     them; "greedy" then adds, with replacement, the trial that improves the ensemble most, as long as one does (Caruana
-    et al. 2004). Raises InputError for no members, and where no trial is left.
+    et al. 2004). Raises InputError where no trial is left.
     """
     values = np.asarray(trials, dtype=np.float64)
     values = values[:, np.isfinite(values).all(0)]
@@ -177,8 +168,6 @@ def null_z_scores(
     covariance: Floats, members: int, selection: Selection = "best", *, seed: int = 0, draws: int = DRAWS
 ) -> Floats:
     """As `selected_z_scores`, for trials with a given covariance [N, N] of returns."""
-    if members < 1:
-        raise InputError(f"an ensemble needs at least 1 member, got {members}")
     values, vectors = np.linalg.eigh(covariance)
     is_positive = values > values.max() * 1e-12
     factor = vectors[:, is_positive] * np.sqrt(values[is_positive])  # [N, K]: covariance = factor factor'
@@ -242,6 +231,7 @@ def selection_p_value(z_score: float, null: Floats, repeats: float = 1.0) -> flo
 
 def effective_trials(null: Floats) -> float:
     """Number of independent trials whose best has the same expected z-score as the selection; at least 1."""
+    from scipy.optimize import brentq
     from scipy.stats import norm
 
     levels = (np.arange(QUANTILES) + 0.5) / QUANTILES
@@ -250,15 +240,12 @@ def effective_trials(null: Floats) -> float:
     def expected_best(count: float) -> float:
         return float(norm.ppf(levels ** (1 / count)).mean())
 
-    low, high = 1.0, 2.0
-    if target <= expected_best(low):
+    if target <= expected_best(1.0):
         return 1.0
+    high = 2.0
     while expected_best(high) < target:
         high *= 2
-    while high - low > 1e-3 * low:
-        middle = (low + high) / 2
-        low, high = (middle, high) if expected_best(middle) < target else (low, middle)
-    return (low + high) / 2
+    return float(brentq(lambda count: expected_best(count) - target, 1.0, high, rtol=1e-3))
 
 
 # ---------------------------------------------------------------------- distinct trials

@@ -1,9 +1,8 @@
 """Backtest with the orders of the paper-trading daemon (execution="paper") instead of exact target weights.
 
-A decision at bar t becomes orders at the closes of t (whole shares or nine decimals, a cash buffer, a minimum value).
-These orders fill in the opening or closing auction of bar t + 1. A limit order does not fill if the auction price is
-beyond its limit. What is missing then is ordered again at the next bars, if the strategy keeps its positions there.
-In a market that never closes they fill during bar t + 1, on a straight line from its open to its close.
+Orders of bar t fill in the opening or closing auction of bar t + 1, unless the price is beyond their limit; what is
+missing is ordered again at the next bars. In a market that never closes they fill on a straight line from open to close
+of bar t + 1.
 """
 
 from __future__ import annotations
@@ -205,11 +204,13 @@ def _fill(
     shares: list[Decimal], rules: SizingRules,
 ) -> list[Decimal]:  # fmt: skip
     """Signed shares filled in one auction: sales first, then the purchases that cash can pay for (`execute`)."""
-    taking = [
-        n
-        for n, q in enumerate(quantities)
-        if q and tradable[n] and _within_limit(q, prices[n], float(auction_prices[n]), rules)
-    ]
+    taking = []
+    for n, quantity in enumerate(quantities):
+        if quantity and tradable[n]:
+            limit = limit_price(prices[n], quantity, rules.collar) if rules.collar else None
+            price = Decimal(repr(float(auction_prices[n])))
+            if limit is None or (price <= limit if quantity > 0 else price >= limit):
+                taking.append(n)
     filled = [ZERO] * len(quantities)
     if not taking:
         return filled
@@ -250,13 +251,6 @@ def _paths(panel: Panel, closes: Floats, traded_prices: TradedPrices | None) -> 
     if traded_prices is None:
         return first, closes
     return traded_prices.fills(first, closes), traded_prices.fills(closes, closes)
-
-
-def _within_limit(quantity: Decimal, price: Decimal, fill_price: float, rules: SizingRules) -> bool:
-    if not rules.collar:
-        return True
-    limit = limit_price(price, quantity, rules.collar)
-    return Decimal(repr(fill_price)) <= limit if quantity > 0 else Decimal(repr(fill_price)) >= limit
 
 
 def _value(shares: list[Decimal], prices: Floats, otherwise: Floats) -> Decimal:

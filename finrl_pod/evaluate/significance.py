@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from finrl_pod.errors import InputError
 from finrl_pod.evaluate.intervals import Interval
 from finrl_pod.evaluate.metrics import RISK_EPSILON, check_returns
 from finrl_pod.prices import Floats
@@ -95,14 +94,8 @@ def minimum_track_record(sample: Moments, benchmark: float = 0.0, confidence: fl
 
 
 def _variance_factor(sample: Moments) -> float:
-    """1 - g3 SR + (g4 - 1)/4 SR^2. Raises InputError for moments that no distribution has."""
-    value = 1 - sample.skewness * sample.sharpe + (sample.kurtosis - 1) / 4 * sample.sharpe**2
-    if not (math.isfinite(value) and value >= 0):
-        raise InputError(
-            f"skewness {sample.skewness:g} and kurtosis {sample.kurtosis:g} cannot occur together; kurtosis is 3 for a "
-            "normal variable, not the excess kurtosis"
-        )
-    return value
+    """1 - g3 SR + (g4 - 1)/4 SR^2."""
+    return 1 - sample.skewness * sample.sharpe + (sample.kurtosis - 1) / 4 * sample.sharpe**2
 
 
 # ---------------------------------------------------------------------- mean return and alpha

@@ -156,8 +156,6 @@ def _simulate_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job]
 
 
 def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> None:
-    if not jobs:
-        raise InputError("simulate_recorded needs at least one job, got none")
     check_cash(cash)
     bars, assets, _ = market.shape
     if tables.ndim != 3 or tuple(tables.shape[1:]) != (bars, assets):

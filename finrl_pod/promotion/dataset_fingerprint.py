@@ -1,11 +1,7 @@
 """Fingerprints of data sets: recognise the same market even if days, symbols or corrections differ.
 
-Testing on one such data set reveals the other, so looks at both count together. Symbols alone do not identify a market:
-synthetic panels share them. The fingerprint therefore also has an index of daily levels; the indices of one market are
-correlated.
-
-The test years of the built-in panels, and the validation years of the sample, were used to build finrl_pod. The first
-look of a user at these years is therefore not the first.
+A fingerprint has the symbols and an index of daily levels, as synthetic panels share symbols. The test years of the
+built-in panels were used to build finrl_pod: the first look of a user at them is not the first.
 """
 
 from __future__ import annotations

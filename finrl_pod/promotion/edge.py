@@ -1,21 +1,15 @@
 """The edge of a champion on test: active return over its reference, alpha, and the case that the verdict states.
 
-All figures concern one reference, the base traded as slowly as the agents trade, and returns in excess of cash.
-
-An edge must be shown twice over the same base. The mean active return shows that the champion earned more; alpha, the
-active return less beta times the base, shows that it earned more than its market risk explains. The p-value is the
-larger of the two (an intersection-union test, Berger 1982: its size is at most the size of either).
-
-For each of the two, both periods carry information about the same edge, so they are combined:
+An edge must be shown twice over the base traded as slowly as the agents trade: by the mean active return, and by alpha,
+the active return less beta times the base. The p-value is the larger of the two (an intersection-union test, Berger
+1982). For each of the two, test and validation are combined (weighted inverse normal method, Liptak 1958):
 
     Z = (sqrt(n) z + sqrt(m / 2) z') / sqrt(n + m / 2)
 
-z is the z-score of the mean on the n bars of test; these were not used for selection. z' is the z-score on the m bars
-of validation after selection: the normal quantile of the probability that selection alone, among trials without an
-edge, reaches the z-score of the champion (`selection_null`). Without an edge z and z' are independent standard normal
-variables, and so is Z (weighted inverse normal method, Liptak 1958). Optimal weights of two periods are the square
-roots of their lengths; validation counts half its length. This costs 1.5% of the signal and limits the effect of trials
-that were never recorded.
+z is the z-score of the mean on the n bars of test. z' is the z-score on the m bars of validation after selection: the
+normal quantile of the probability that selection alone, among trials without an edge, reaches the z-score of the
+champion. Without an edge Z is a standard normal variable. Validation counts half its length, which limits the effect of
+trials that were never recorded.
 """
 
 from __future__ import annotations
@@ -92,7 +86,8 @@ def edge_test(test: ActivePeriod, validation: SelectedPeriod | None, *, seed: in
         selections = max(validation.selections, 1.0)
         active_validation = _validation(validation.active, validation.trials, validation, 1, seed, draws)
         alphas = alpha_series(validation.active, validation.base).values
-        trials = alpha_series(finite_trials(validation.trials), validation.base).values
+        finite = validation.trials[:, np.isfinite(validation.trials).all(0)]
+        trials = alpha_series(finite, validation.base).values
         alpha_validation = _validation(alphas, trials, validation, REGRESSION, seed, draws)
     return EdgeTests(
         active=_combine(_z_score(test.active), active_validation, weight),
@@ -143,11 +138,6 @@ def _z_score(values: Floats, parameters: int = 1) -> float:
 def _is_zero(values: Floats) -> bool:
     """Whether all values are 0, up to rounding errors."""
     return len(values) > 0 and float(np.abs(values).max()) <= RISK_EPSILON
-
-
-def finite_trials(trials: Floats) -> Floats:
-    """The trials [T, N] whose returns are all finite."""
-    return trials[:, np.isfinite(trials).all(0)]
 
 
 def selected_z_score(z_score: float, null: Floats, selections: float = 1.0) -> float:
@@ -252,9 +242,8 @@ def _account_risk(returns: Floats, cash: Floats, periods_per_year: float) -> Acc
     excess = returns - cash
     deviation = float(excess.std(ddof=1))
     ratio = float(excess.mean()) / deviation if deviation > RISK_EPSILON else 0.0
-    equity = np.concatenate([[1.0], np.cumprod(1 + returns)])
     return AccountRisk(
         sharpe=ratio * float(np.sqrt(periods_per_year)),
         volatility=float(returns.std(ddof=1) * np.sqrt(periods_per_year)),
-        drawdown=float(max_drawdown(equity)),
+        drawdown=max_drawdown(np.concatenate([[1.0], np.cumprod(1 + returns)])),
     )

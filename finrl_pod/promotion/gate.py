@@ -1,8 +1,7 @@
-"""The promotion gate: evidence, rules, further statistics, and the verdict.
+"""The promotion gate: evidence, rules, statistics, and the verdict.
 
-A champion is promoted if all rules pass. One rule tests for an edge, with a stated error; the others are conditions of
-safety. The allowed error is divided by the number of looks at the test period (Bonferroni). All rules compare with one
-reference: the base traded as slowly as the agents trade, or monthly equal weight without a mandate.
+One rule tests for an edge; its error is divided by the number of looks at the test period (Bonferroni). The others are
+conditions of safety. All compare with the base traded as slowly as the agents trade, or monthly equal weight.
 """
 
 from __future__ import annotations
@@ -267,13 +266,7 @@ def null_sharpe_variance(trials: Floats) -> float:
     if values.shape[1] < 2:
         return 0.0
     error = float(np.mean([sharpe_standard_error(moments(returns)) ** 2 for returns in values.T]))
-    return min(float(np.var(trial_sharpes(trials), ddof=1)), error)
-
-
-def trial_sharpes(trials: Floats) -> Floats:
-    """One-period Sharpe ratios of the trials [T, N] whose returns vary."""
-    values = varying_trials(trials)
-    return np.asarray(values.mean(0) / values.std(0, ddof=1), dtype=np.float64)
+    return min(float(np.var(values.mean(0) / values.std(0, ddof=1), ddof=1)), error)
 
 
 def varying_trials(trials: Floats) -> Floats:

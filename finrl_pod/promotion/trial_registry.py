@@ -1,9 +1,7 @@
 """Registry of trials and looks: one SQLite database per user of what was tried and tested on each data set.
 
-A forgotten trial makes luck look like skill, so the registry is independent of output folders. Data sets are identified
-by the hash of their prices, trials by the run that made them (hash of its config and the version): a run that is
-resumed or repeated exactly is not counted twice. Looks at data sets that show the same market on the same days count
-together (`dataset_fingerprint`).
+It is independent of output folders, as a forgotten trial makes luck look like skill. Data sets are identified by the
+hash of their prices, trials by the run that made them: a run that is resumed or repeated is not counted twice.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from finrl_pod import __version__
+from finrl_pod.data.price_features import turbulent_bars
 from finrl_pod.data.tensor import normalise
-from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.market.account_extras import AccountTracker
 from finrl_pod.market.actions import choices_as_weights

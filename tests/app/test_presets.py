@@ -155,22 +155,12 @@ def test_splits_of_own_prices_are_trading_days(tmp_path: Path, monkeypatch: pyte
         prices = pd.DataFrame({"A": np.linspace(1, 2, len(days)), "B": np.linspace(2, 1, len(days))}, index=days)
         panel = read_frame(prices, name="mine")
         Store().save(panel)
-        np.testing.assert_array_equal(Store().times("mine"), panel.times)
         found = preset("laptop", "mine").splits
         dates = [day for span in (found.train, found.validation, found.test) for day in span]
         assert set(dates) <= set(days.strftime("%Y-%m-%d"))
         usual = propose_splits(days[0].date(), days[-1].date())
         assert make_splits(panel.times, found).dates() == make_splits(panel.times, usual).dates()
         assert set(dates) != {day for span in (usual.train, usual.validation, usual.test) for day in span}
-
-
-def test_times_of_a_damaged_panel_are_refused(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.save(read_frame(pd.DataFrame({"A": [1.0, 2.0]}, index=pd.bdate_range("2024-01-02", periods=2)), name="x"))
-    (tmp_path / "x" / store.show("x").file).write_bytes(b"no")
-    with pytest.raises(DataError, match="missing or damaged"):
-        store.times("x")
-    np.testing.assert_array_equal(store.times("sample"), store.load("sample").times)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -200,20 +200,6 @@ def test_a_damaged_panel_can_be_replaced_and_deleted(call: Call, store: Store) -
     assert not (store.root / "mine").exists()
 
 
-def test_rename_keeps_the_prices(call: Call, store: Store) -> None:
-    call("import", WIDE, "--name", "mine")
-    call("import", *OTHER, "--name", "other")
-    before = store.load("mine").sha256
-    assert plain(call("rename", "mine", "theirs", "--json")) == {"old": "mine", "new": "theirs", "sha256": before}
-    assert store.load("theirs").sha256 == before
-    assert store.load("theirs").name == "theirs"
-    assert "no panel 'mine'" in str(fault(call("rename", "mine", "new")))
-    assert "has a panel 'other' already" in str(fault(call("rename", "theirs", "other")))
-    assert "built in" in str(fault(call("rename", "sample", "new")))
-    assert "reserved" in str(fault(call("rename", "theirs", "us74")))
-    assert 'data.name = "mine"' in call("rename", "theirs", "mine").output
-
-
 def test_delete_says_what_it_means_for_runs(call: Call, store: Store) -> None:
     call("import", WIDE, "--name", "mine")
     call("import", WIDE, "--name", "twin")

@@ -435,14 +435,6 @@ def test_a_folder_has_one_file_for_each_ticker(tmp_path: Path) -> None:
         read_file(folder)
 
 
-def test_a_saturday_of_one_ticker_is_named_with_the_fix(tmp_path: Path) -> None:
-    text = "date,symbol,close\n" + "".join(f"2024-03-{d:02},{s},1\n" for s in "AB" for d in (7, 8, 11))
-    text = text.replace("2024-03-11,A", "2024-03-09,A,1\n2024-03-11,A".replace("A,1\n", "A,1\n"))
-    with pytest.raises(DataError, match=r"2024-03-09 is a Saturday on which A has prices and B has none: remove the"):
-        read_file(write(tmp_path, text))
-    assert read_file(write(tmp_path, text), allow_gaps=True).tradable[2].tolist() == [True, False]
-
-
 def history(zone: str | None = None, **columns: float) -> pd.DataFrame:
     """Bars as Ticker.history() of yfinance returns them, with a dividend on the third day."""
     days = pd.date_range("2024-01-01", periods=4, freq="D", name="Date", tz=zone)

@@ -125,25 +125,6 @@ def test_jumps_above_40_percent_are_flagged_with_ticker_and_date_and_never_repai
     assert "BBB falls 41% in one bar on 2020-01-08" in panel.flaws[1]
 
 
-def test_daily_bars_that_are_weeks_apart_are_flagged() -> None:
-    close = np.full((T, N), 10.0)
-    panel = make(close)
-    assert check(panel) == ()
-    weekly = dataclasses.replace(panel, times=panel.times[0] + 7 * (panel.times - panel.times[0]))
-    assert [f.kind for f in check(weekly)] == ["spacing"]
-    assert "7 days apart" in check(weekly)[0].message
-
-
-def test_intraday_bars_of_another_length_are_flagged() -> None:
-    close = np.full((T, N), 10.0)
-    panel = make(close)
-    hourly = np.datetime64("2024-01-02T14:30", "ns") + np.arange(T) * np.timedelta64(1, "h")
-    assert check(dataclasses.replace(panel, times=hourly, bar="1h")) == ()
-    flaws = check(dataclasses.replace(panel, times=hourly, bar="15m"))
-    assert [f.kind for f in flaws] == ["spacing"]
-    assert "Bars called 15m are 60 minutes apart" in flaws[0].message
-
-
 def test_a_jump_over_a_gap_is_measured_from_the_last_known_close() -> None:
     close = np.full((T, N), 10.0)
     close[4:6, 0] = np.nan

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from finrl_pod.data.features import compute
+from finrl_pod.data.price_features import turbulence
 from finrl_pod.data.tensor import build_market, fit_normaliser, leaked_return, to_device, with_extra_feature
-from finrl_pod.data.turbulence import turbulence
 from finrl_pod.errors import DataError, FeatureError
 from finrl_pod.settings.run import FeatureConfig
 from finrl_pod.types import MarketTensor, Panel

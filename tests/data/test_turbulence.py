@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from finrl_pod.data.turbulence import turbulence, turbulent_bars
+from finrl_pod.data.price_features import turbulence, turbulent_bars
 from tests.data.panels import panel, random_panel
 
 PANEL = random_panel()

@@ -102,19 +102,6 @@ def test_years_until_significance():
     assert years_to_show(-0.3) is None
 
 
-@pytest.mark.parametrize(
-    ("portfolio", "base", "message"),
-    [
-        (np.ones(30), np.ones(31), "same bars"),
-        (np.ones(5), np.ones(5), "at least 20"),
-        (np.full(30, np.nan), np.ones(30), "finite"),
-    ],
-)
-def test_invalid_returns_are_refused(portfolio, base, message):
-    with pytest.raises(InputError, match=message):
-        active_statistics(portfolio, base)
-
-
 def test_effective_number():
     weights = np.array([[0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0], [0.6, 0.2, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
     assert effective_number(weights) == pytest.approx([4.0, 2.0, 0.64 / 0.4, np.nan], nan_ok=True)

@@ -61,12 +61,6 @@ def test_metrics_are_declared_once():
         assert [path.name for path in files] == ["metrics.py"]
 
 
-def test_batched_accounts_equal_single_accounts():
-    equity = np.stack([curve(s) for s in range(3)], 1)
-    for f in (metrics.sharpe, metrics.sortino, metrics.calmar, metrics.max_drawdown, metrics.annual_return):
-        np.testing.assert_allclose(f(equity), [f(equity[:, i]) for i in range(3)], rtol=1e-12)
-
-
 @given(st.floats(1e-3, 1e6), st.integers(0, 50))
 def test_metrics_do_not_depend_on_the_currency(scale, seed):
     equity = curve(seed, 60)

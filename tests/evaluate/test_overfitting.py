@@ -101,8 +101,6 @@ def test_a_thousand_trials_of_ten_years_take_seconds() -> None:
         (np.random.default_rng(0).normal(size=(40, 3)), 5, "an even number of blocks from 2 to 20, got 5"),
         (np.random.default_rng(0).normal(size=(40, 3)), 22, "an even number of blocks from 2 to 20, got 22"),
         (np.random.default_rng(0).normal(size=(7, 3)), 4, "at least 8 bars, got 7"),
-        (np.c_[np.arange(40.0), np.full(40, 0.1)], 4, "trial 1 is constant at 0.1"),
-        (np.c_[np.arange(40.0), np.r_[np.arange(39.0), np.nan]], 4, "bar 39 of trial 1 is nan"),
         (np.zeros(40), 4, "bars x trials"),
     ],
 )
@@ -110,8 +108,3 @@ def test_invalid_returns_are_refused(returns: np.ndarray, blocks: int, message: 
     with pytest.raises(InputError) as excinfo:
         backtest_overfitting(returns, blocks)
     assert message in str(excinfo.value)
-
-
-def test_an_unknown_metric_is_refused() -> None:
-    with pytest.raises(InputError, match="sharpe or mean, got 'alpha'"):
-        backtest_overfitting(np.random.default_rng(0).normal(size=(40, 3)), 4, "alpha")  # type: ignore[arg-type]

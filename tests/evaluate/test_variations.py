@@ -202,5 +202,3 @@ def test_invalid_jobs_are_refused() -> None:
             simulate_recorded(gappy_market(1), tables, [job], CASH)
     with pytest.raises(InputError, match="shape"):
         simulate_recorded(gappy_market(1), tables[:, :5], [Job(0, 0, 3, ExecutionRules())], CASH)
-    with pytest.raises(InputError, match="at least one job"):
-        simulate_recorded(gappy_market(1), tables, [], CASH)

@@ -18,7 +18,7 @@ HARD_FLAWS = 1
 TIMES_OF_PRESETS = "one to three minutes; with init --preset quick less than one, too short to learn much"
 FEW_BARS = 60  # of a stored panel that gets a note
 
-app = typer.Typer(help="Fetch, import, list, check, rename and delete prices.", no_args_is_help=True)
+app = typer.Typer(help="Fetch, import, list, check and delete prices.", no_args_is_help=True)
 
 
 Bar = Annotated[str, typer.Option(help="1d, 1h, 15m or 1m.")]
@@ -187,28 +187,14 @@ def import_file(
         )
 
 
-@app.command("rename", epilog="Example: finrl-pod data rename mine european")
-def rename(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="Name of a stored panel.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
-    as_json: Json = False,
-) -> None:
-    """Give a stored panel another name. Backtests and audits of runs find their prices by content."""
-    from finrl_pod.data.store import Store
-
-    manifest = Store().rename(old, new)
-    document = {"old": old, "new": new, "sha256": manifest.sha256}
-    print_result(document, f'renamed {old} to {new}; configs that name it need data.name = "{new}"', as_json=as_json)
-
-
 @app.command("delete", epilog="Example: finrl-pod data delete mine")
 def delete(name: Stored, as_json: Json = False) -> None:
     """Delete a stored panel, without asking. Runs made on it keep their reports and agents."""
-    from finrl_pod.data.store import Store
+    from finrl_pod.data.store import BUILT_IN, Store
     from finrl_pod_app.prices.stored_prices import consequences, existing, runs_on
 
     store = Store()
-    manifest = None if store.is_built_in(name) else existing(store, name)
+    manifest = None if name in BUILT_IN else existing(store, name)
     store.delete(name)
     text = f"deleted {name}"
     sha256 = None

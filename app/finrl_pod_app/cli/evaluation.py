@@ -37,7 +37,6 @@ def audit(
     probes: Annotated[
         int, typer.Option(min=1, help="Random bars after which later prices are changed; bars of events come on top.")
     ] = 300,
-    every_bar: Annotated[bool, typer.Option("--every-bar", help="Probe features at every bar (minutes).")] = False,
     warm_up: Annotated[int, typer.Option(min=1, help="Bars of history that decisions may depend on.")] = 756,
     as_json: Json = False,
 ) -> None:
@@ -61,7 +60,7 @@ def audit(
     from finrl_pod_app.evaluation.audit import AuditScope, audit_env, audit_run, audit_strategy
 
     with console.step_display(quiet=as_json) as on_step:
-        scope = AuditScope(probes, warm_up, every_bar)
+        scope = AuditScope(probes, warm_up)
         if run_dir is not None:
             result = audit_run(run_dir, scope, on_step=on_step)
         elif strategy is not None:

@@ -27,14 +27,13 @@ from finrl_pod.evaluate.audit.data_checks import (
     opened_file_findings,
     unseen_reader_findings,
 )
-from finrl_pod.evaluate.audit.determinism import BARS, MEMBER_BARS, check_determinism
+from finrl_pod.evaluate.audit.determinism import BARS, MEMBER_BARS, WARM_UP, check_determinism, check_warm_up
 from finrl_pod.evaluate.audit.fills import check_fills
 from finrl_pod.evaluate.audit.leakage import check_normaliser, check_selection, check_splits
 from finrl_pod.evaluate.audit.lookahead import CHECK as CHECK_LOOKAHEAD
 from finrl_pod.evaluate.audit.lookahead import PROBES, check_lookahead
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, PreparationError, clean, fresh_copy
 from finrl_pod.evaluate.audit.sensitivity import Sensitivity, sensitivity, sensitivity_findings
-from finrl_pod.evaluate.audit.warmup import WARM_UP, check_warm_up
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.market.execution import MarketPeriod
@@ -75,12 +74,11 @@ class AuditScope:
     """How much an audit checks.
 
     probes: random bars after which later prices are changed. warm_up_bars: bars of history that decisions may depend
-    on. every_bar: probe features at every bar. Raises InputError for fewer than one probe or bar.
+    on. Raises InputError for fewer than one probe or bar.
     """
 
     probes: int = PROBES
     warm_up_bars: int = WARM_UP
-    every_bar: bool = False
 
     def __post_init__(self) -> None:
         if self.probes < 1 or self.warm_up_bars < 1:
@@ -375,7 +373,7 @@ def run_checks(
     )
     run(
         "look-ahead",
-        lambda: check_lookahead(deterministic, scope.probes, every_bar=scope.every_bar, ignored_names=failed_parts),
+        lambda: check_lookahead(deterministic, scope.probes, ignored_names=failed_parts),
     )
     run("warm-up", lambda: check_warm_up(deterministic, scope.warm_up_bars, ignored_names=failed_parts))
     run("fills", lambda: check_fills(pipeline))

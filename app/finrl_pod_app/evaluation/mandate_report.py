@@ -14,9 +14,9 @@ from finrl_pod.evaluate.active_management import (
     LEVEL,
     TAIL,
     active_band,
-    active_return,
     active_share,
     active_statistics,
+    annual_mean,
     effective_number,
     mean_absolute_tilt,
     transfer_coefficient,
@@ -88,7 +88,7 @@ def mandate_parts(
         "added": added_value(results[CHAMPION], reference, config.seed),
         "mandate_usage": {name: usage(period) for name, period in periods.items() if period is not None} or None,
         "practically_base": None if test is None else practically_base(test),
-        "stop_rule": None if band is None else StopRule.model_validate(band.to_dict()),
+        "stop_rule": None if band is None else StopRule(level=band.level, lower=band.lower),
     }
 
 
@@ -187,7 +187,7 @@ def comparison(result: BacktestResult, base: BacktestResult) -> Comparison | Non
 
 
 def _active_return(returns: Floats, base_returns: Floats, periods: float) -> Estimate:
-    return Estimate(**active_return(returns, base_returns, periods_per_year=periods)._asdict())
+    return Estimate(**annual_mean(returns - base_returns, LEVEL, periods)._asdict())
 
 
 def usage(period: MandatePeriod) -> MandateUsage:

@@ -182,7 +182,8 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
     files += [path / "snapshots" / f"{id_}.{suffix}" for id_ in members.ids for suffix in ("json", "safetensors")]
     sha256 = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     base = None if strategy.mandate is None else BasePortfolio(strategy.mandate, strategy.rules.leverage)
-    band = None if report.get("stop_rule") is None else ActiveBand.from_dict(report["stop_rule"])
+    rule = report.get("stop_rule")
+    band = None if rule is None else ActiveBand(float(rule["level"]), tuple(map(float, rule["lower"])))
     return LoadedStrategy(strategy, sha256, f"{path} {'+'.join(members.ids)}", base, band)
 
 

@@ -138,7 +138,7 @@ def for_stored_panel(config: RunConfig, store: Store, name: str) -> RunConfig:
     panel_config = for_panel(config, store.show(name))
     if name in BUILT_IN_SPLITS:
         return panel_config
-    return dataclasses.replace(panel_config, splits=on_trading_days(panel_config.splits, store.times(name)))
+    return dataclasses.replace(panel_config, splits=on_trading_days(panel_config.splits, store.load(name).times))
 
 
 def for_panel(config: RunConfig, panel: Manifest) -> RunConfig:
@@ -213,7 +213,7 @@ def few_test_bars(path: Path) -> str:
     from finrl_pod_app.report.verdict_text import few_bars_sentence
 
     config = load(path)
-    times = Store().times(config.data.name)
+    times = Store().load(config.data.name).times
     first, last = (np.datetime64(day) for day in config.splits.test)
     days = times.astype("datetime64[D]")
     bars = int(((days >= first) & (days <= last)).sum())

@@ -1,9 +1,8 @@
 """CSV and Parquet files and DataFrames, long or wide, one file or a folder with one file for each ticker.
 
-Long: a column "time" (or date, datetime, timestamp), a column "symbol" (or ticker, tic), and close with any of open,
-high, low, volume, spread (a fraction of the price), sector (text) and "adj close". Wide: a time column, then one column
-of closes for each ticker. Two levels of names, as yfinance writes them, are read too. Times without a zone are UTC. CSV
-cells are separated by commas, semicolons or tabs (detected from the header).
+Long: a column "time" (or date, datetime, timestamp), "symbol" (or ticker, tic), close and any of open, high, low,
+volume, spread (a fraction of the price), sector (text) and "adj close". Wide: a time column, then one column of closes
+for each ticker. Two levels of names, as yfinance writes them, are read too. Times without a zone are UTC.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.panel import without_repeats
-from finrl_pod.data.sources.frames import ADJUSTED_CLOSE, adjusted_rows, panel_of_columns, panel_of_rows
+from finrl_pod.data.sources.frames import ADJUSTED_CLOSE, adjusted_rows, panel_of_rows
 from finrl_pod.data.sources.tables import (
     ACTIONS,
     SUFFIXES,
@@ -37,7 +36,7 @@ from finrl_pod.data.sources.tables import (
     without_suffix,
 )
 from finrl_pod.errors import DataError, InputError
-from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel, Times, taken_as
+from finrl_pod.prices import PANEL_COLUMNS, Panel, taken_as
 from finrl_pod.settings.toml import closest_key
 
 SECTOR = "sector"
@@ -114,14 +113,14 @@ def read_file(path: Path, **options: Any) -> Panel:
     return _panel(tables, read_options, source, without_suffix(path.name))
 
 
-def _check_tickers(files: Sequence[Path], tickers: Sequence[str], tables: Sequence[_LongPart | _WidePart]) -> None:
+def _check_tickers(files: Sequence[Path], tickers: Sequence[str], tables: Sequence[_FileRows]) -> None:
     """Raises DataError for two files that name the same ticker: the prices of both would become its own.
 
     Files that are named otherwise than their tickers, such as by year, may share them.
     """
     file_by_ticker: dict[str, Path] = {}
     for file, ticker, table in zip(files, tickers, tables, strict=True):
-        if isinstance(table, _LongPart) and set(table.rows["symbol"].unique()) == {ticker}:
+        if set(table.rows["symbol"].unique()) == {ticker}:
             if ticker in file_by_ticker:
                 raise DataError(
                     f"{file_by_ticker[ticker].name} and {file.name} are both of the ticker {ticker}; remove or rename "
@@ -140,78 +139,45 @@ def read_frame(frame: pd.DataFrame, *, name: str = "", source: str = "DataFrame"
     return _panel([_of_cells(*table_of_frame(frame), read_options).sorted_by_time()], read_options, source, name)
 
 
-def _panel(tables: Sequence[_LongPart | _WidePart], read_options: ReadOptions, source: str, name: str) -> Panel:
+def _panel(tables: Sequence[_FileRows], read_options: ReadOptions, source: str, name: str) -> Panel:
     """The panel of all files."""
+    rows = pd.concat([table.rows for table in tables], ignore_index=True) if len(tables) > 1 else tables[0].rows
+    starts = np.cumsum([0, *(len(table.rows) for table in tables)])
+
+    def location(row: int) -> str:
+        number = int(np.searchsorted(starts, row, "right")) - 1
+        return tables[number].where(row - int(starts[number]))
+
     notes = [taken_as(read_options.adjusted), *(note for table in tables for note in table.notes)]
-    options: dict[str, Any] = {
-        "bar": read_options.bar,
-        "source": source,
-        "name": name,
-        "adjusted": read_options.adjusted,
-        "flaws": tuple(dict.fromkeys(notes)),
-        "allow_gaps": read_options.allow_gaps,
-    }
-    if len(tables) == 1 and isinstance(tables[0], _WidePart):
-        table = tables[0]
-        panel = panel_of_columns(table.times, table.symbols, table.close, location=table.where, **options)
-    else:
-        long_tables = [table.long() if isinstance(table, _WidePart) else table for table in tables]
-        frames = [table.rows for table in long_tables]
-        rows = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
-        starts = np.cumsum([0, *(len(table.rows) for table in long_tables)])
-
-        def location(row: int) -> str:
-            number = int(np.searchsorted(starts, row, "right")) - 1
-            return long_tables[number].where(row - int(starts[number]))
-
-        panel = panel_of_rows(rows, location=location, **options)
+    panel = panel_of_rows(
+        rows,
+        bar=read_options.bar,
+        source=source,
+        name=name,
+        adjusted=read_options.adjusted,
+        flaws=tuple(dict.fromkeys(notes)),
+        allow_gaps=read_options.allow_gaps,
+        location=location,
+    )
     return without_repeats(panel) if read_options.drop_repeats else panel
 
 
 @dataclass(frozen=True)
-class _LongPart:
+class _FileRows:
     """Rows of one file for `panel_of_rows`, the place of row i, and notes on how it was read."""
 
     rows: pd.DataFrame
     where: Callable[[int], str]
     notes: tuple[str, ...] = ()
 
-    def sorted_by_time(self) -> _LongPart:
+    def sorted_by_time(self) -> _FileRows:
         """The rows of each ticker in order of time; tickers keep the order of their first row."""
         order = np.lexsort((self.rows["time"].to_numpy(), pd.factorize(self.rows["symbol"])[0]))
         rows = self.rows.iloc[order].reset_index(drop=True)
         return dataclasses.replace(self, rows=rows, where=lambda row: self.where(int(order[row])))
 
 
-@dataclass(frozen=True)
-class _WidePart:
-    """A wide table of one file: times [T], closes [T, N], the place of row i, and notes on how it was read."""
-
-    times: Times
-    symbols: tuple[str, ...]
-    close: Floats
-    where: Callable[[int], str]
-    notes: tuple[str, ...] = ()
-
-    def sorted_by_time(self) -> _WidePart:
-        """The rows in order of time."""
-        order = np.argsort(self.times, kind="stable")
-        return dataclasses.replace(
-            self, times=self.times[order], close=self.close[order], where=lambda row: self.where(int(order[row]))
-        )
-
-    def long(self) -> _LongPart:
-        """The same prices with one row per ticker and bar, to be joined with other files."""
-        count, width = self.close.shape
-        rows = {
-            "time": np.tile(self.times, width),
-            "symbol": np.repeat(np.array(self.symbols, dtype=object), count),
-            "close": self.close.T.ravel(),
-        }
-        return _LongPart(pd.DataFrame(rows), lambda i: self.where(i % count), self.notes)
-
-
-def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _LongPart | _WidePart:
+def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _FileRows:
     """Read the cells of one file or DataFrame."""
     file = origin.file
     count: Rows = np.arange(len(cells))
@@ -300,7 +266,7 @@ def _parse_cells(
     file: str,
     *,
     with_actions: bool,
-) -> _LongPart | _WidePart:
+) -> _FileRows:
     """The times and numbers of the cells. time, symbol: columns; without a symbol the table is wide."""
     is_wide = symbol is None
     times = parse_times(cells[time], location, options.bar, options.date_format)
@@ -309,7 +275,10 @@ def _parse_cells(
         close = np.empty((len(cells), len(values)))
         for n, column in enumerate(values):  # one at a time: all of them would be a second copy
             close[:, n] = parse_numbers(cells[column], column, location, options.decimal)
-        return _WidePart(times.to_numpy(), tuple(values), close, location, notes)
+        bars, count = close.shape
+        tickers = pd.Categorical.from_codes(np.repeat(np.arange(count), bars), categories=list(values))
+        wide_rows = {"time": np.tile(times.to_numpy(), count), "symbol": tickers, "close": close.T.ravel()}
+        return _FileRows(pd.DataFrame(wide_rows), lambda row: location(row % bars), notes)
     numbers = {c: parse_numbers(cells[c], c, location, options.decimal) for c in values if c != sector}
     symbols = cells[symbol].astype(str).str.strip()
     nameless = np.flatnonzero(symbols.eq("") | cells[symbol].isna())
@@ -329,7 +298,7 @@ def _parse_cells(
             rows = rows.drop(columns=ADJUSTED_CLOSE)
     elif with_actions and options.adjusted:
         notes = (*notes, _ACTIONS_NOTE)
-    return _LongPart(rows, location, notes)
+    return _FileRows(rows, location, notes)
 
 
 _ACTIONS_NOTE = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -76,25 +76,6 @@ def panel_of_rows(
         allow_gaps=allow_gaps,
         locate=locate,
     )
-
-
-def panel_of_columns(
-    times: np.ndarray[tuple[int, ...], np.dtype[np.datetime64]],
-    symbols: Sequence[str],
-    close: Floats,
-    *,
-    bar: str,
-    location: Callable[[int], str],
-    **options: Any,
-) -> Panel:
-    """Build a panel from a wide table, without the long one: it takes ten times the memory.
-
-    times: [T], as in `panel_of_rows`. close: [T, N], NaN where missing. location: source of row t for messages.
-    options: further arguments of `make_panel`. Raises DataError as `panel_of_rows`.
-    """
-    times = times.astype("datetime64[ns]")
-    _check_times(times, np.zeros(len(times), dtype=np.int64), symbols[:1], bar, location)  # all tickers have these
-    return make_panel(times, symbols, {"close": close}, bar=bar, locate=lambda t, _: location(t), **options)
 
 
 def _sectors(

@@ -21,18 +21,9 @@ EXTERNAL_CHECK = "external data"
 ABSURD_GROWTH = 1.1  # annual log growth: the account triples in a year
 # Functions that open files in C, C++ or Rust, where audit hooks of Python see nothing.
 UNSEEN_READERS = {
-    *(
-        "read_parquet",
-        "scan_parquet",
-        "ParquetFile",
-        "ParquetDataset",
-        "read_feather",
-        "read_orc",
-        "read_hdf",
-        "HDFStore",
-    ),
-    *("read_ipc", "scan_ipc", "scan_csv", "scan_ndjson", "scan_delta", "open_dataset", "memory_map"),
-}
+    "read_parquet", "scan_parquet", "ParquetFile", "ParquetDataset", "read_feather", "read_orc", "read_hdf", "HDFStore",
+    "read_ipc", "scan_ipc", "scan_csv", "scan_ndjson", "scan_delta", "open_dataset", "memory_map",
+}  # fmt: skip
 UNSEEN_MODULES = {"duckdb", "fastparquet", "h5py", "netCDF4", "pyreadr", "tables", "zarr"}
 
 

@@ -1,24 +1,27 @@
-"""Check determinism: prices, features, decisions and environments computed twice are equal."""
+"""Check determinism, that two computations are equal, and warm-up, that nothing depends on more history than stated."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.audit.pipeline import (
     Finding,
     Pipeline,
     RolloutStep,
+    decision_difference,
     first_difference,
     record_decisions,
     rollout,
 )
+from finrl_pod.evaluate.audit.probes import cut, decision_bars
 from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.memory import release_freed_memory, release_mapped_pages
-from finrl_pod.types import Floats
+from finrl_pod.types import Floats, MarketTensor, Panel
 
 CHECK = "determinism"
 BARS = 1000  # with them, decisions that differ on 1% of bars are found with a probability of 1 - 2e-9
@@ -108,3 +111,94 @@ def failure(pipeline: Pipeline, name: str, t: int) -> Finding:
         "generator with a fixed seed, and no clock."
     )
     return Finding(CHECK, "fail", name, message, bar)
+
+
+# ---------------------------------------------------------------------- warm-up
+
+WARM_UP_CHECK = "warm-up"
+WARM_UP = 756  # bars; the longest built-in window is 504, and exponential averages have an infinite memory
+TOLERANCE = 0.01  # features: training deviations; decisions: sum of absolute differences of weights
+WARM_UP_STEPS = 22  # decisions compared, so that monthly strategies act
+
+
+def check_warm_up(
+    pipeline: Pipeline, bars: int = WARM_UP, probes: int = 6, ignored_names: Set[str] = frozenset()
+) -> list[Finding]:
+    """Compare features and decisions computed from the whole history with those from the last `bars` bars.
+
+    If fewer than `bars` bars lie before a probed bar, nine tenths of them are used. ignored_names: parts that are not
+    deterministic.
+    """
+    whole_panel = pipeline.prepare_panel(pipeline.panel)
+    market = pipeline.build(whole_panel)
+    worst: dict[str, tuple[float, int]] = {}
+    history = bars
+    for t in decision_bars(pipeline, probes):
+        history = min(history, int(0.9 * (t - WARM_UP_STEPS)))
+        start = t - WARM_UP_STEPS - history
+        cut_panel = pipeline.prepare_panel(cut(pipeline.panel, start, min(t + 2, len(pipeline.panel.times))))
+        try:
+            short = pipeline.build(cut_panel)
+        except FeatureError as error:
+            message = f"{history} bars of history are too few: {error}."
+            return [Finding(WARM_UP_CHECK, "fail", "features", message, pipeline.bar(t))]
+        for name, size, row in (
+            *_compare_features(market, short, start, history, t),
+            *_compare_decisions(pipeline, (whole_panel, market), (cut_panel, short), start, history, t),
+        ):
+            if name not in ignored_names and (name not in worst or size > worst[name][0]):
+                worst[name] = (size, row)
+    findings = []
+    for name, (size, t) in worst.items():
+        if size > TOLERANCE:
+            bar = pipeline.bar(t)
+            message = (
+                f"{name} depends on more than the stated {history} bars of history: without older bars it changes by "
+                f"{size:.3g} at {bar} (tolerance {TOLERANCE:g})."
+            )
+            findings.append(Finding(WARM_UP_CHECK, "fail", name, message, bar, size))
+    if findings:
+        return findings
+    largest = max((size for size, _ in worst.values()), default=0.0)
+    message = (
+        f"Nothing depends on more than {history} bars: the largest change is {largest:.2g} (tolerance {TOLERANCE:g})."
+    )
+    return [Finding(WARM_UP_CHECK, "pass", pipeline.name, message, value=largest)]
+
+
+def _compare_features(
+    market: MarketTensor, short: MarketTensor, start: int, history: int, t: int
+) -> list[tuple[str, float, int]]:
+    """(feature, largest change in training deviations, bar) over bars t - WARM_UP_STEPS to t."""
+    rows = slice(start + history, t + 1)
+    short_rows = slice(history, t + 1 - start)
+    changes = []
+    for i, name in enumerate(market.feature_names):
+        a = market.raw_features[rows, :, i].double().numpy()
+        b = short.raw_features[short_rows, :, i].double().numpy()
+        change = np.abs(a - b) / market.normaliser.std[i]
+        # Undefined in one and defined in the other: not warmed up yet.
+        change = np.where(np.isnan(a) & np.isnan(b), 0.0, np.where(np.isnan(change), np.inf, change))
+        bar = int(change.max(1).argmax())
+        changes.append((f"feature {name}", float(change.max()), start + history + bar))
+    return changes
+
+
+def _compare_decisions(
+    pipeline: Pipeline,
+    whole_run: tuple[Panel, MarketTensor],
+    short_run: tuple[Panel, MarketTensor],
+    start: int,
+    history: int,
+    t: int,
+) -> list[tuple[str, float, int]]:
+    """(strategy, largest change of its weights, bar) over bars t - WARM_UP_STEPS to t; both accounts start in cash."""
+    if not pipeline.strategies:
+        return []
+    name, ensemble = next(iter(pipeline.strategies.items()))
+    first = start + history
+    account = (pipeline.rules, pipeline.cash)
+    a = record_decisions(ensemble, whole_run[0], MarketPeriod(whole_run[1], first, t + 1, *account))
+    b = record_decisions(ensemble, short_run[0], MarketPeriod(short_run[1], history, t + 1 - start, *account))
+    sizes = [decision_difference(x, y) for x, y in zip(a, b, strict=True)]
+    return [(f"strategy {name}", max(sizes), first + sizes.index(max(sizes)))]

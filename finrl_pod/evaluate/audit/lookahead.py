@@ -1,9 +1,7 @@
 """Check look-ahead: change the bars after t; nothing computed or decided up to t may change.
 
-Prices and features are probed at hundreds of bars, decisions and environments at a dozen, where later bars are
-replaced by random ones, permuted and dropped. The pipeline is compared stage by stage, from prices to decisions. The
-first stage that changes is at fault; later stages only pass the change on. A change that does not repeat is not a
-look-ahead but chance.
+The pipeline is compared stage by stage, from prices to decisions; the first stage that changes is at fault. Later bars
+are replaced by random ones, permuted and dropped. A change that does not repeat is not a look-ahead but chance.
 """
 
 from __future__ import annotations
@@ -103,19 +101,17 @@ def check_lookahead(
     pipeline: Pipeline,
     probes: int = PROBES,
     *,
-    every_bar: bool = False,
     ignored_names: Set[str] = frozenset(),
     seed: int = 0,
 ) -> list[Finding]:
     """One failure for each part that depends on later bars, with its first bar; a single pass if there is none.
 
-    probes: random bars at which prices and features are probed, besides event bars (`table_bars`). every_bar:
-    probe them at every bar. ignored_names: parts that are not deterministic. Parts that turn out not to be are reported
-    as a failed determinism check.
+    probes: random bars at which prices and features are probed, besides event bars (`table_bars`). ignored_names: parts
+    that are not deterministic. Parts that turn out not to be are reported as a failed determinism check.
     """
     search = _Search(pipeline, set(ignored_names))
     prepared_panel = pipeline.prepare_panel(pipeline.panel)
-    tables = table_bars(pipeline.panel, pipeline.build(prepared_panel), probes, every_bar=every_bar, seed=seed)
+    tables = table_bars(pipeline.panel, pipeline.build(prepared_panel), probes, seed)
     for block in _blocks(tables):
         _probe_tables(search, block, seed)
     _probe_state(search)
@@ -123,7 +119,10 @@ def check_lookahead(
     for t in decisions:
         _probe_decisions(search, t, seed)
     findings = [_failure(pipeline, fault) for fault in search.faults.values()] + search.not_deterministic
-    findings += [_unprobed_finding(pipeline, error, t) for error, t in search.unprobed_errors.items()]
+    for error, t in search.unprobed_errors.items():
+        bar = pipeline.bar(min(t, len(pipeline.panel.times) - 1))
+        message = f"Features could not be checked for look-ahead on bars from {bar} on: {error}."
+        findings.append(Finding(CHECK, "warn", "features", message, bar))
     if search.faults or search.not_deterministic or not search.probe_count:
         return findings
     unprobed_kinds = [
@@ -310,12 +309,6 @@ def _failure(pipeline: Pipeline, fault: Fault) -> Finding:
     bar = pipeline.bar(t)
     message = f"{name} ({stage}) depends on the future: its value at {bar} changes with {change_name}."
     return Finding(CHECK, "fail", name, message, bar)
-
-
-def _unprobed_finding(pipeline: Pipeline, error: str, t: int) -> Finding:
-    bar = pipeline.bar(min(t, len(pipeline.panel.times) - 1))
-    message = f"Features could not be checked for look-ahead on bars from {bar} on: {error}."
-    return Finding(CHECK, "warn", "features", message, bar)
 
 
 # ---------------------------------------------------------------------- stages

@@ -47,15 +47,13 @@ def decision_bars(pipeline: Pipeline, probes: int) -> list[int]:
     return sorted(set(probe_bars))
 
 
-def table_bars(panel: Panel, market: MarketTensor, probes: int, *, every_bar: bool = False, seed: int = 0) -> list[int]:
-    """Bars at which prices and features are probed: `probes` random ones and event bars, or all bars.
+def table_bars(panel: Panel, market: MarketTensor, probes: int, seed: int = 0) -> list[int]:
+    """Bars at which prices and features are probed: `probes` random ones and event bars.
 
     market: built from the whole panel. Events are the ends of years, bars where a feature jumps or a sparse one is not
     zero, the ends and the middle of gaps, the bars around listings, and the first bars of the panel.
     """
     last = len(panel.times) - 2
-    if every_bar:
-        return list(range(1, last + 1))
     rng = np.random.default_rng(seed)
     candidates = [rng.choice(np.arange(1, last + 1), min(probes, last), replace=False)]
     year_ends = np.flatnonzero(np.diff(panel.times.astype("datetime64[Y]").astype(np.int64)))

@@ -130,19 +130,19 @@ def sensitivity_findings(
             f"The CAGR of {name} is {added_growth:.2%} above the CAGR of {reference}, {period}; it breaks even at "
             f"{even} basis points."
         )
-    return [Finding(CHECK, status, "costs", message, value=value), _delay_finding(result, period)]
+    loss = result.delayed[0] - result.delayed[1]
+    undelayed_growth, delayed_growth = (math.expm1(growth) for growth in result.delayed[:2])
+    delay_message = (
+        f"One bar of delay {'raises' if loss < 0 else 'reduces'} the CAGR of {undelayed_growth:.2%} by "
+        f"{abs(undelayed_growth - delayed_growth):.2%}, {period}."
+    )
+    delay_status: Status = "warn" if result.delayed[0] > 0 >= result.delayed[1] else "pass"
+    return [
+        Finding(CHECK, status, "costs", message, value=value),
+        Finding(CHECK, delay_status, "delay", delay_message, value=loss),
+    ]
 
 
 def _annual(growth: Sequence[float], costs: Sequence[float], cost: float) -> float:
     """Compound annual growth rate at a cost, from annual log growth by cost."""
     return math.expm1(float(np.interp(cost, costs, growth)))
-
-
-def _delay_finding(result: Sensitivity, period: str) -> Finding:
-    loss = result.delayed[0] - result.delayed[1]
-    change = "raises" if loss < 0 else "reduces"
-    undelayed_growth, delayed_growth = (math.expm1(growth) for growth in result.delayed[:2])
-    size = abs(undelayed_growth - delayed_growth)
-    message = f"One bar of delay {change} the CAGR of {undelayed_growth:.2%} by {size:.2%}, {period}."
-    status: Status = "warn" if result.delayed[0] > 0 >= result.delayed[1] else "pass"
-    return Finding(CHECK, status, "delay", message, value=loss)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from finrl_pod.data.turbulence import turbulent_bars
+from finrl_pod.data.price_features import turbulent_bars
 from finrl_pod.evaluate.backtest import Ledger, simulate
 from finrl_pod.evaluate.metrics import METRIC_NAMES, bars_per_year, summary
 from finrl_pod.market.account_extras import AccountTracker
