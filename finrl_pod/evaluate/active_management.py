@@ -134,15 +134,18 @@ def transfer_coefficient(desired_weights: ArrayLike, held_weights: ArrayLike) ->
     1 if limits and slow trading change nothing but the size (Clarke, de Silva and Thorley 2002, with equal risks).
     Assets where either is NaN are left out, and bars where either is constant. NaN if no bar is left.
     """
-    x, y = _weight_pair(desired_weights, held_weights)
+    return known_mean(row_correlations(*_weight_pair(desired_weights, held_weights)))
+
+
+def row_correlations(x: Floats, y: Floats, minimum: int = 2) -> Floats:
+    """Correlation [T] over the assets where both [T, N] are known; NaN for fewer than `minimum` or constant values."""
     is_known = np.isfinite(x) & np.isfinite(y)
-    count = np.maximum(is_known.sum(-1, keepdims=True), 1)
+    count = is_known.sum(-1, keepdims=True)
     x, y = (np.where(is_known, values, 0.0) for values in (x, y))
-    x, y = (np.where(is_known, values - values.sum(-1, keepdims=True) / count, 0.0) for values in (x, y))
-    product = np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
-    has_variation = product > RISK_EPSILON
-    correlations = (x * y).sum(-1)[has_variation] / product[has_variation]
-    return float(correlations.mean()) if len(correlations) else float("nan")
+    x, y = (np.where(is_known, v - v.sum(-1, keepdims=True) / np.maximum(count, 1), 0.0) for v in (x, y))
+    scale = np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
+    is_defined = (count[:, 0] >= minimum) & (scale > RISK_EPSILON)
+    return np.where(is_defined, (x * y).sum(-1) / np.where(is_defined, scale, 1.0), np.nan)
 
 
 # ---------------------------------------------------------------------- helpers

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.errors import DataError, InputError
-from finrl_pod.evaluate.active_management import known_mean
+from finrl_pod.evaluate.active_management import known_mean, row_correlations
 from finrl_pod.evaluate.intervals import MIN_BARS, overlapping_mean_interval
 from finrl_pod.types import Bools, Floats, MarketTensor
 
@@ -110,7 +110,7 @@ def analyse_feature(
     return FeatureAnalysis(
         feature=name,
         coverage=float(is_known.sum() / max(market.tradable[span].sum().item(), 1)),
-        rank_autocorrelation=known_mean(_correlations(ranks[:-1], ranks[1:])),
+        rank_autocorrelation=known_mean(row_correlations(ranks[:-1], ranks[1:], MIN_ASSETS)),
         top_turnover=float(np.mean(entry_shares)) if entry_shares else float("nan"),
         horizons=tuple(figures),
     )
@@ -128,7 +128,7 @@ def information_coefficients(feature: Floats, returns: Floats) -> Floats:
     NaN for fewer than `MIN_ASSETS` assets, and where either is constant.
     """
     are_known = np.isfinite(feature) & np.isfinite(returns)
-    return _correlations(_ranks(feature, are_known), _ranks(returns, are_known))
+    return row_correlations(_ranks(feature, are_known), _ranks(returns, are_known), MIN_ASSETS)
 
 
 def _at_horizon(
@@ -176,15 +176,6 @@ def _quantile_of(values: Floats, quantiles: int) -> Floats:
     count = np.isfinite(values).sum(1, keepdims=True)
     quantile_numbers = np.floor((ranks - 1) * quantiles / np.maximum(count, 1))
     return np.where(count >= quantiles, quantile_numbers, np.nan)
-
-
-def _correlations(x: Floats, y: Floats) -> Floats:
-    """Pearson's correlation [T] over the assets where both [T, N] are known."""
-    are_known = np.isfinite(x) & np.isfinite(y)
-    dx, dy = (np.where(are_known, v - _row_means(v, are_known)[:, None], 0.0) for v in (x, y))
-    scale = np.sqrt((dx**2).sum(1) * (dy**2).sum(1))
-    enough = (are_known.sum(1) >= MIN_ASSETS) & (scale > 0)
-    return np.where(enough, (dx * dy).sum(1) / np.where(scale > 0, scale, 1.0), np.nan)
 
 
 def _row_means(values: Floats, mask: Bools) -> Floats:

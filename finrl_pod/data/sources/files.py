@@ -276,7 +276,7 @@ def _parse_cells(
         for n, column in enumerate(values):  # one at a time: all of them would be a second copy
             close[:, n] = parse_numbers(cells[column], column, location, options.decimal)
         bars, count = close.shape
-        tickers = pd.Categorical.from_codes(np.repeat(np.arange(count), bars), categories=list(values))
+        tickers = pd.Categorical.from_codes(np.repeat(np.arange(count), bars), categories=pd.Index(list(values)))
         wide_rows = {"time": np.tile(times.to_numpy(), count), "symbol": tickers, "close": close.T.ravel()}
         return _FileRows(pd.DataFrame(wide_rows), lambda row: location(row % bars), notes)
     numbers = {c: parse_numbers(cells[c], c, location, options.decimal) for c in values if c != sector}
