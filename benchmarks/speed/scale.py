@@ -31,7 +31,6 @@ from finrl_pod_app.setup.presets import config_text, for_panel, preset
 
 from benchmarks.harness.results import FOLDER, Job, read, run_missing
 from benchmarks.harness.rows import CPU, Row, describe, single_row
-from finrl_pod.data.flaws import MINUTES_PER_BAR
 from finrl_pod.data.panel import BARS, make_panel
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, DataError
@@ -45,6 +44,7 @@ SEED = 0
 MARKET_VOLATILITY = 0.01
 OWN_VOLATILITY = 0.015
 MINUTES_PER_SESSION = 390
+MINUTES_PER_BAR = {"1h": 60, "15m": 15, "1m": 1}
 OPENING_MINUTE = 14 * 60 + 30
 MAX_HALF_SPREAD = 5e-4
 GIB_KIB = 2**20
