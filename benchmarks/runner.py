@@ -39,12 +39,6 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "env": Benchmark("speed.env:env_rows", "steps/s of an environment", PRECISION, "auto"),
     "ppo": Benchmark("speed.ppo:ppo_rows", "samples/s of PPO, end to end", device="auto"),
     "population": Benchmark("speed.ppo:population_rows", "samples/s of many members relative to one", device="auto"),
-    "analytic": Benchmark(
-        "speed.analytic:analytic_rows",
-        "samples/s of the analytic policy gradient, end to end",
-        ("minibatch", "epochs", "kind", "order", "observation", *PRECISION),
-        "auto",
-    ),
     "sac": Benchmark("speed.sac:sac_rows", "updates/s of soft actor-critic and of Stable-Baselines3", device="auto"),
     "pipeline": Benchmark("speed.pipeline:pipeline_rows", "collecting and learning concurrently and alternately"),
     "backtest": Benchmark("speed.backtest:backtest_rows", "backtests/s of many variations, and of vectorbt and bt"),
@@ -52,11 +46,9 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "gpu": Benchmark("gpu.device:gpu_rows", "speed of a device, or a plan counted on the CPU", device="auto"),
     "learn": Benchmark("learning.learn:learn_rows", "learning on markets with a known optimum", device="auto"),
     "agents": Benchmark("agents.study:study_rows", "agents relative to their base, and errors of the gate", threads=1),
-    "gate": Benchmark("agents.gate_calibration:gate_rows", "error rates of the gate test, from stored results"),
-    "markets": Benchmark("many_agents.markets:market_rows", "agents in one market against its exact optimum"),
     "h-term": Benchmark("studies.h_term:h_term_rows", "PPO with and without the H-term"),
     "sb3": Benchmark("studies.sb3_study:sb3_rows", "algorithms against Stable-Baselines3", threads=1),
-    "cluster": Benchmark("cluster.engine:cluster_rows", "leaderboard, snapshots, Ray, recovery and schedulers"),
+    "cluster": Benchmark("cluster:cluster_rows", "leaderboard, snapshots, Ray and schedulers of a tournament"),
 }
 
 

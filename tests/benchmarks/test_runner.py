@@ -34,8 +34,6 @@ PPO = [*SMALL, "--horizon", "4", "--minibatch", "64", "--epochs", "1", "--hidden
         (["env", *SMALL, "--kind", "portfolio", "--observation", "table"], "env_steps"),
         (["env", *SMALL, "--kind", "portfolio", "--mandate", "equal_weight"], "env_steps"),
         (["ppo", *PPO], "ppo_samples"),
-        (["analytic", *SMALL, "--horizon", "4", "--hidden", "8,8"], "analytic_samples"),
-        (["analytic", *SMALL, "--horizon", "4", "--hidden", "8,8", "--policy", "mlp"], "analytic_samples"),
         (["ppo", *PPO, "--policy", "equivariant", "--kind", "portfolio"], "ppo_samples"),
     ],
 )
@@ -73,7 +71,7 @@ def test_table_output_and_json_file(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["env", "--mandate", "equal_weight"], 'environment.kind "stock_trading" trades numbers of shares'),
         (["env", "--days", "2"], "--days at least 3"),
         (["ppo", "--minibatch", "1000"], "--minibatch must divide envs x horizon = 16384"),
-        (["analytic", "--epochs", "3"], "unrecognized arguments: --epochs 3"),
+        (["env", "--matmul-precision", "tf32"], "unrecognized arguments: --matmul-precision tf32"),
         (["population", "--members", "3"], "--members must divide --envs 1024, got 3"),
         (["ppo", "--hidden", "64x64"], "widths must be numbers such as 64,64, got '64x64'"),
         (["ppo", "--policy", "tree"], "invalid choice: 'tree'"),

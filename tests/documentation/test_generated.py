@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -36,16 +35,6 @@ def test_the_glossary_is_up_to_date() -> None:
     assert (ROOT / "docs/glossary.md").read_text(encoding="utf-8") == page(), (
         "run: python -m finrl_pod_app.setup.glossary > docs/glossary.md"
     )
-
-
-def test_the_diagrams_are_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("diagrams", ROOT / "docs/diagrams.py")
-    assert spec is not None
-    assert spec.loader is not None
-    diagrams = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(diagrams)
-    for name, draw in diagrams.PICTURES.items():
-        assert (ROOT / "docs/images" / name).read_text(encoding="utf-8") == draw(), "run: python docs/diagrams.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)

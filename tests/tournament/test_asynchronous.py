@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.cluster.virtual_shards import VirtualExecutor, WaitingTrainer
+from benchmarks.cluster import RandomTrainer, VirtualExecutor
 from finrl_pod.errors import RunError
 from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.settings.run import RunConfig
@@ -197,7 +197,6 @@ def test_trainer_is_stateless(tmp_path: Path) -> None:
 def test_a_slow_shard_keeps_only_a_generation_waiting(scheduler: str, low: float, high: float, tmp_path: Path) -> None:
     """Four shards, one half as fast, on virtual time: share of it in which they train."""
     config = small_config(pods=4, generations=20, batch_pods=1, scheduler=scheduler)
-    waiting = WaitingTrainer(lambda _: 0.0, parameters=4, bars=5, sleep=lambda _: None)
-    executor = VirtualExecutor(waiting, (1.0, 1.0, 1.0, 0.5))
+    executor = VirtualExecutor(RandomTrainer(), (1.0, 1.0, 1.0, 0.5))
     tournament(config, tmp_path / "run", executor=executor).run()
     assert low <= executor.busy_share <= high

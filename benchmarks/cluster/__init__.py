@@ -1,1 +1,0 @@
-"""The engine of a tournament on many shards, measured and simulated."""

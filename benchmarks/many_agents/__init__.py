@@ -1,1 +1,0 @@
-"""Markets with many agents against the exact optimum of the simulated game."""
