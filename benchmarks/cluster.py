@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
