@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.dashboard.pages.compare_views import VIEWS as COMPARE_VIEWS
+from finrl_pod_app.dashboard.pages.compare import VIEWS as COMPARE_VIEWS
 from finrl_pod_app.dashboard.script.main import PAGES
 from playwright.sync_api import Browser, BrowserContext, Page
 

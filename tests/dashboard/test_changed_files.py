@@ -129,12 +129,11 @@ def account(tmp_path: Path) -> Any:
 
 def test_the_paper_page_follows_the_journal_and_the_replay(account: Any, visit: Callable[..., Any]) -> None:
     app = visit("paper", account.journal.parents[2])
-    equity, allocation, *_ = before = figures(app)
+    before = figures(app)
     assert figures(app.run()) == before
     account.day(date(2024, 1, 12))
     after = figures(app.run())
-    assert after[0] != equity
-    assert after[1] != allocation
+    assert after[0] != before[0]
     sessions = list(paper_journal.load(account.journal).equity.session)
     document = {"made": "2024-02-01T00:00:00+00:00", "strategy": "replayed", "differences": [], "sessions": sessions}
     for end in (101_000.0, 102_000.0):

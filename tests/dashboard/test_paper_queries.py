@@ -402,14 +402,6 @@ def test_totals_of_the_positions(journal: Journal) -> None:
     assert f"Cash: ${journal.cash:,.0f}." in text
 
 
-def test_allocation_is_the_equity(journal: Journal) -> None:
-    parts = paper_account.allocation(journal)
-    held = paper_account.positions(journal)
-    assert parts["value"].sum() == pytest.approx(held.value.sum() + journal.cash)
-    assert parts["weight"].sum() == pytest.approx(1.0)
-    assert parts["name"].tolist()[-1] == "cash"
-
-
 def test_summaries_by_session(journal: Journal, empty: Journal) -> None:
     days = paper_account.day_summaries(journal)
     assert list(days) == sorted(days, reverse=True)

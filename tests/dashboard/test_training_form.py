@@ -6,7 +6,7 @@ import dataclasses
 import tomllib
 
 import pytest
-from finrl_pod_app.dashboard.training_form import build_config, merge, number_field
+from finrl_pod_app.dashboard.pages.train import build_config, merge, number_field
 from finrl_pod_app.setup.presets import config_text
 
 from finrl_pod.errors import ConfigError

@@ -33,7 +33,6 @@ from finrl_pod_app.setup import progress_file
 from finrl_pod_app.setup.presets import config_text
 
 SETTINGS = "settings.toml"
-PAPER, PAPER_DEMO = "paper", "demo-job.json"  # folder of paper accounts, and the process of a demo in it
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 # A shell makes its background jobs ignore SIGINT, and children inherit that; a training must handle it to stop cleanly.
 _BOOTSTRAP = (
@@ -56,23 +55,6 @@ def start(config: RunConfig, runs: Path, name: str) -> RunFiles:
     write_text(folder / SETTINGS, config_text(config))
     _spawn(folder, ["tournament", str(folder / SETTINGS), "--out", str(folder)])
     return open_run(runs, folder.name)
-
-
-def start_paper_demo(runs: Path) -> None:
-    """Start `paper demo` below the folder of runs, unless it is running. Raises RunError if it cannot be started."""
-    if is_paper_demo_running(runs):
-        return
-    folder = runs / PAPER
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot write {folder}: {error.strerror}") from None
-    _spawn(folder, ["paper", "demo", "--out", str(folder)], PAPER_DEMO)
-
-
-def is_paper_demo_running(runs: Path) -> bool:
-    """Whether a demo started by `start_paper_demo` is running."""
-    return progress_file.process_of(progress_file.read(runs / PAPER / PAPER_DEMO)) is not None
 
 
 def pause(run: RunFiles) -> None:
@@ -114,7 +96,7 @@ def reap() -> None:
     _children[:] = [process for process in _children if process.poll() is None]
 
 
-def _spawn(folder: Path, arguments: Sequence[str], job: str = JOB) -> None:
+def _spawn(folder: Path, arguments: Sequence[str]) -> None:
     reap()
     try:
         with (folder / LOG).open("ab") as log:
@@ -130,7 +112,7 @@ def _spawn(folder: Path, arguments: Sequence[str], job: str = JOB) -> None:
         raise RunError(f"cannot start a training in {folder}: {error.strerror}") from None
     _children.append(process)
     with contextlib.suppress(psutil.Error):  # it may have ended at once; its log has the reason
-        write_json(folder / job, {"process": progress_file.identity(process.pid)})
+        write_json(folder / JOB, {"process": progress_file.identity(process.pid)})
 
 
 def _signal(run: RunFiles, number: signal.Signals) -> None:

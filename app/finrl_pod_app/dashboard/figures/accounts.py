@@ -1,4 +1,4 @@
-"""Figures of accounts that the report lacks: heat maps, turnover of several strategies, and active growth.
+"""Figures of accounts that the report lacks: monthly returns, turnover of several strategies, and active growth.
 
 `finrl_pod_app.report.charts` has the other figures of runs and comparisons.
 """
@@ -21,7 +21,6 @@ from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.tables import MONTHS
 
 MAX_YEARS_ACROSS = 7  # as columns; more do not fit on a phone
-MAX_COLUMNS = 250  # of a heat map of weights; more are not visible
 # Half transparent at both ends: the text stays readable on every cell, in light and in dark.
 DIVERGING = [[0.0, "rgba(213,94,0,0.55)"], [0.5, "rgba(128,128,128,0.05)"], [1.0, "rgba(20,138,205,0.55)"]]
 
@@ -57,21 +56,6 @@ def monthly_returns_heatmap(times: Times, equity: Floats) -> Any:
     )
     figure.update_xaxes(side="top", type="category")
     return figure
-
-
-def weights_heatmap(result: BacktestResult) -> Any:
-    """Weights by asset and time, the largest by mean on top."""
-    mean = np.abs(result.weights).mean(0)
-    order = [int(i) for i in np.argsort(-mean, kind="stable") if mean[i] > 0]
-    bars = np.unique(np.linspace(0, len(result.times) - 1, min(MAX_COLUMNS, len(result.times))).astype(int))
-    return heat_map(
-        result.weights[bars][:, order].T,
-        [str(day) for day in result.times[bars].astype("datetime64[D]")],
-        [result.symbols[i] for i in order],
-        "Cividis",
-        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".0%"},
-        hovertemplate="%{y} on %{x}: %{z:.1%}<extra></extra>",
-    )
 
 
 def turnover(results: Sequence[BacktestResult], styles: Styles) -> Any:

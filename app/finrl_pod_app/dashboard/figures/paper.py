@@ -1,12 +1,11 @@
-"""Figures of the paper account: equity against benchmark and replayed backtest, allocation, orders, and shortfall."""
+"""Figures of the paper account: equity against benchmark and replayed backtest, and shortfall."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from finrl_pod_app.dashboard.queries.paper_performance import BENCHMARK
-from finrl_pod_app.dashboard.theme import BAD, COLOURS, GOOD, NEUTRAL, escape_html
+from finrl_pod_app.dashboard.theme import BAD, COLOURS, GOOD, NEUTRAL
 from finrl_pod_app.report import charts
 
 if TYPE_CHECKING:
@@ -15,9 +14,6 @@ if TYPE_CHECKING:
     from finrl_pod_app.dashboard.queries.paper_performance import BacktestDifference, Slippage
 
 ACCOUNT, REPLAY = COLOURS[0], COLOURS[1]
-# The middle is the colour of the page in neither scheme; text on all three has enough contrast.
-GAINS = [[0.0, "#b04a00"], [0.5, "#5f6770"], [1.0, "#0b6bcb"]]
-NO_MARGIN = {"l": 0, "r": 0, "t": 0, "b": 0}
 DAY_MS = 24 * 3600 * 1000
 MAX_DAILY_TICKS = 8  # sessions that get a tick each
 
@@ -91,61 +87,6 @@ def _equity_range(values: pd.DataFrame) -> list[float]:
 def _session_axis(sessions: int) -> dict[str, str | int]:
     """A date axis; few sessions get a tick each, so that no day is labelled twice."""
     return {"type": "date", "tickformat": "%b %d\n%Y"} | ({"dtick": DAY_MS} if sessions <= MAX_DAILY_TICKS else {})
-
-
-def allocation(areas: pd.DataFrame) -> Any:
-    """Positions and cash as areas, coloured by their gain over cost. areas: result of `paper_account.allocation`."""
-    limit = max(float(areas.gain_share.abs().max() or 0.0), 0.01) if len(areas) else 0.01
-    figure = charts.empty_figure()
-    figure.add_treemap(
-        labels=[escape_html(name) for name in areas.name],
-        parents=[""] * len(areas),
-        values=areas.value,
-        customdata=areas[["weight", "gain_share"]],
-        marker={"colors": areas.gain_share, "colorscale": GAINS, "cmin": -limit, "cmax": limit, "pad": NO_MARGIN},
-        texttemplate="%{label}<br>%{customdata[0]:.1%}",
-        hovertemplate="%{label}: %{value:$,.2f}, %{customdata[0]:.1%}, P/L %{customdata[1]:+.1%}<extra></extra>",
-        tiling={"pad": 2},
-        pathbar={"visible": False},
-    )
-    figure.update_layout(margin=NO_MARGIN)
-    return figure
-
-
-def causes(differences: Mapping[str, float]) -> Any:
-    """The difference to the backtest by cause, in currency."""
-    names = [name.replace("_", " ") for name in differences]
-    colours = [GOOD if value >= 0 else BAD for value in differences.values()]
-    figure = charts.empty_figure()
-    hover = "%{y}: %{x:$,.2f}<extra></extra>"
-    figure.add_bar(x=list(differences.values()), y=names, orientation="h", marker_color=colours, hovertemplate=hover)
-    figure.update_layout(hovermode="closest")
-    figure.update_xaxes(tickformat="$,.0f", zeroline=True, showgrid=True)
-    figure.update_yaxes(autorange="reversed", type="category", showgrid=False, ticks="")
-    return figure
-
-
-def order_timeline(orders: pd.DataFrame) -> Any:
-    """Orders by time and symbol, hollow where nothing was filled. orders: result of `paper_account.orders`."""
-    figure = charts.empty_figure()
-    for side, marker, colour in (("buy", "triangle-up", GOOD), ("sell", "triangle-down", BAD)):
-        for filled in (True, False):
-            selection = orders[(orders.side == side) & ((orders.filled > 0) == filled)]
-            outcome = selection.status.where(selection.status.notna(), selection.state)
-            amounts = zip(selection.quantity, selection.limit_price, outcome, strict=True)
-            words = [f"{quantity:g} at {limit:g}, {word}" for quantity, limit, word in amounts]
-            figure.add_scatter(
-                x=selection["at"],
-                y=selection.symbol,
-                mode="markers",
-                name=side if filled else f"{side}, not filled",
-                marker={"symbol": marker if filled else f"{marker}-open", "size": 9, "color": colour},
-                text=[escape_html(text) for text in words],
-                hovertemplate="%{y}, %{x|%b %d %H:%M}: %{text}<extra></extra>",
-            )
-    figure.update_layout(hovermode="closest")
-    figure.update_yaxes(type="category", categoryorder="category descending")
-    return figure
 
 
 def slippage(sessions: pd.DataFrame, total: Slippage) -> Any:

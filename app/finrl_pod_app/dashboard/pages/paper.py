@@ -9,12 +9,11 @@ from typing import Any
 import streamlit as st
 
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.figures import paper as figures
 from finrl_pod_app.dashboard.pages import columns, paper_commands
 from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.widgets import PAPER_FIGURES, show_badge, show_equity, show_errors, show_table
-from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_performance, paper_state, runs
+from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_performance, paper_state
 from finrl_pod_app.dashboard.settings import Settings
 
 STATUS_INTERVAL, ACCOUNT_INTERVAL = 2.0, 10.0  # seconds between refreshes of an open page
@@ -27,7 +26,7 @@ def render(settings: Settings) -> None:
     st.title("Paper trading")
     path = _choose_account(settings)
     if path is None or not path.is_file():
-        _show_instructions(settings, path)
+        _show_instructions(path)
         return
     _show_status(path)
     paper_commands.show_command_buttons(path)
@@ -47,28 +46,13 @@ def _choose_account(settings: Settings) -> Path | None:
     return accounts[account]
 
 
-def _show_instructions(settings: Settings, path: Path | None) -> None:
+def _show_instructions(path: Path | None) -> None:
     if path is not None:
         st.warning(f"No journal at {theme.escape_markdown(path)} yet.", icon=":material/hourglass_empty:")
     st.markdown("No paper account yet. Try a simulated month with a fake broker, no account needed:")
-    _show_demo(settings)
     st.code("finrl-pod paper demo", language="bash", wrap_lines=True)
     st.markdown("Or trade a paper account at Alpaca; `docs/paper-trading.md` describes the config:")
     st.code("finrl-pod paper run paper.toml", language="bash", wrap_lines=True)
-
-
-@st.fragment(run_every=ACCOUNT_INTERVAL)
-@show_errors
-def _show_demo(settings: Settings) -> None:
-    """Draw the button that starts the demo, or its last message; draws the page again when its account exists."""
-    if jobs.is_paper_demo_running(settings.runs):
-        if settings.find_journals():
-            st.rerun()
-        with st.status("The demo trains a small champion, then trades a simulated month: some minutes", expanded=True):
-            st.text(runs.tail_of(settings.runs / jobs.PAPER / runs.LOG).rsplit("\n", 1)[-1] or "starting")
-    elif st.button("Start the demo", type="primary", icon=":material/rocket_launch:", key="paper: demo"):
-        jobs.start_paper_demo(settings.runs)
-        st.rerun()
 
 
 @st.fragment(run_every=STATUS_INTERVAL)
@@ -149,8 +133,6 @@ def _show_account(journal: paper_journal.Journal, difference: paper_performance.
     if positions.empty:
         st.info("No positions.")
     else:
-        alt = "Positions and cash as areas, coloured by gain."
-        PAPER_FIGURES.show(_allocation_figure, (journal,), "paper-allocation", alt=alt, height=320)
         show_table(positions, columns.POSITIONS, "paper-positions", alt="Positions of the paper account")
         note = f"{paper_account.totals(journal)} Prices at the close of {journal.priced}, as used by the last decision."
         st.caption(theme.escape_markdown(note))
@@ -159,10 +141,6 @@ def _show_account(journal: paper_journal.Journal, difference: paper_performance.
         st.header("External holdings", anchor=False)
         st.caption("Shares on the account that the strategy did not buy. They are never traded.")
         show_table(external, columns.EXTERNAL, "paper-external", alt="External holdings")
-
-
-def _allocation_figure(journal: paper_journal.Journal) -> Any:
-    return figures.allocation(paper_account.allocation(journal))
 
 
 def _show_day(journal: paper_journal.Journal) -> None:
@@ -188,19 +166,12 @@ def _show_orders(journal: paper_journal.Journal) -> None:
     filled = paper_account.fills(journal)
     st.header(f"Orders: {len(orders):,}", anchor=False)
     if len(orders):
-        alt = "Orders by time and symbol, with their side."
-        height = 140 + 16 * orders.head(MAX_ROWS).symbol.nunique()
-        PAPER_FIGURES.show(_timeline_figure, (journal,), "paper-timeline", alt=alt, height=height)
         show_table(orders.head(MAX_ROWS), columns.ORDERS, "paper-orders", alt="Orders, newest first")
     st.header(f"Fills: {len(filled):,}", anchor=False)
     if max(len(orders), len(filled)) > MAX_ROWS:
         st.caption(f"Showing the newest {MAX_ROWS:,} of each; `finrl-pod paper orders --json` prints all.")
     if len(filled):
         show_table(filled.head(MAX_ROWS), columns.FILLS, "paper-fills", alt="Fills, newest first")
-
-
-def _timeline_figure(journal: paper_journal.Journal) -> Any:
-    return figures.order_timeline(paper_account.orders(journal).head(MAX_ROWS))
 
 
 def _show_costs(journal: paper_journal.Journal, slippage: paper_performance.Slippage) -> None:

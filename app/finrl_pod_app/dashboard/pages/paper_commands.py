@@ -1,24 +1,17 @@
-"""Actions on the paper page: Halt, Resume, Flatten, and the replay of the backtest.
-
-Halt needs one confirmation, Resume and Flatten the password and a typed word. The replay runs as a separate
-process: it needs torch, and the server does not load it.
-"""
+"""Actions on the paper page: Halt needs one confirmation, Resume and Flatten the password and a typed word."""
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
+import shlex
 from pathlib import Path
-from typing import Any
 
 import streamlit as st
 
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions.access import default_user_name, password_guard, visitor_address
-from finrl_pod_app.dashboard.figures import paper as figures
 from finrl_pod_app.dashboard.pages.columns import STRATEGY_PARTS
-from finrl_pod_app.dashboard.pages.widgets import PAPER_FIGURES, error_messages, show_table
+from finrl_pod_app.dashboard.pages.widgets import error_messages, show_table
 from finrl_pod_app.dashboard.passwords import Password
 from finrl_pod_app.dashboard.queries.paper_journal import Journal, load
 from finrl_pod_app.dashboard.queries.paper_performance import BacktestDifference
@@ -125,67 +118,30 @@ def _submit(path: Path, name: str, user: str) -> None:
 
 CENT = 0.01
 MAX_DIFFERENCES = 10
-SAMPLE = "sample"
-TIMEOUT = 600.0  # seconds
 
 
 def show_replay(journal: Journal, difference: BacktestDifference) -> None:
-    """Draw the last replay and the form for a new one."""
+    """Draw the last replay of the backtest over the sessions of the account, and the command for a new one."""
+    escape = theme.escape_markdown
     if difference.is_available:
         time = difference.made[:16].replace("T", " ")
         match = "Orders, fills and equity match the backtest to the cent." if not difference.differences else ""
         note = f" It does not cover the last {difference.behind} sessions." if difference.behind else ""
-        st.caption(theme.escape_markdown(f"Replayed with {difference.strategy} on {time} UTC.{note} {match}"))
-        if any(abs(value) >= CENT for value in difference.causes.values()):
-            st.caption("The difference in dollars by cause:")
-            alt = "Difference between account and backtest by cause."
-            PAPER_FIGURES.show(_causes_figure, (difference,), "paper-causes", alt=alt, height=240)
+        st.caption(escape(f"Replayed with {difference.strategy} on {time} UTC.{note} {match}"))
+        if causes := {cause: value for cause, value in difference.causes.items() if abs(value) >= CENT}:
+            texts = [f"{cause.replace('_', ' ')} {theme.signed_money(value, 2)}" for cause, value in causes.items()]
+            st.caption(escape(f"The difference by cause: {', '.join(texts)}."))
         if len(difference.parts) > 1:
             alt = "Each strategy of the account with its equity and its backtest."
             show_table(difference.parts, STRATEGY_PARTS, "paper-strategies", alt=alt)
         if difference.differences:
             with st.expander(f"{len(difference.differences):,} differences from the backtest"):
                 for sentence in difference.differences[:MAX_DIFFERENCES]:
-                    st.markdown(f"- {theme.escape_markdown(sentence)}")
+                    st.markdown(f"- {escape(sentence)}")
                 if (omitted_count := len(difference.differences) - MAX_DIFFERENCES) > 0:
                     st.markdown(f"and {omitted_count:,} more (`finrl-pod paper track --json`)")
     with st.expander("Replay the backtest", expanded=not difference.is_available):
-        st.markdown(
-            "Runs the backtest over the same sessions with the orders that the daemon would have sent. The remaining "
-            "difference in growth is the difference to the backtest."
-        )
-        prices = st.text_input(
-            "Stored prices",
-            SAMPLE if is_simulated(journal) else "",
-            key="replay-prices",
-            max_chars=64,
-            placeholder="the feed of the daemon",
-            help="A panel from the Data page. Empty: the feed of the daemon.",
-        )
-        if st.button("Replay", key="replay", icon=":material/replay:"):
-            with st.spinner("Replaying the backtest"):
-                error = run_replay(journal.path, prices.strip())
-            if error:
-                st.error(theme.escape_markdown(error), icon=":material/error:")
-            else:
-                st.rerun(scope="fragment")
-
-
-def _causes_figure(difference: BacktestDifference) -> Any:
-    return figures.causes(difference.causes)
-
-
-def run_replay(journal: Path, panel: str) -> str:
-    """Run `finrl-pod paper track` on a journal. Returns "" or an error message."""
-    command = [
-        *(sys.executable, "-m", "finrl_pod_app.cli.main", "paper", "track", "--json"),
-        *("--journal", str(journal), f"--panel={panel}"),
-    ]
-    try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    except subprocess.TimeoutExpired:
-        return f"the replay was stopped after {TIMEOUT:.0f} s: run finrl-pod paper track from a terminal"
-    if process.returncode == 0 or (process.returncode == 1 and process.stdout.startswith("{")):
-        return ""
-    lines = process.stderr.strip().splitlines()
-    return lines[-1].removeprefix("finrl-pod: ") if lines else f"the replay failed with exit code {process.returncode}"
+        st.markdown("This command runs the backtest over the same sessions with the orders that the daemon would send:")
+        panel = " --panel sample" if is_simulated(journal) else ""
+        command = f"finrl-pod paper track --journal {shlex.quote(str(journal.path))}{panel}"
+        st.code(command, language="bash", wrap_lines=True)

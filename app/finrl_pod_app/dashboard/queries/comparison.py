@@ -79,19 +79,14 @@ def strategy_decisions(
     return dataclasses.replace(decisions, market=market, inputs=inputs)
 
 
-def account_curves(
-    decisions: Mapping[str, DecisionTable], cost_bps: float | None, cash: float | None = None
-) -> dict[str, Curve]:
-    """The account of each strategy under a proportional cost in basis points; None: the cost of its config.
-
-    cash: initial cash of each; None: the cash of its config.
-    """
+def account_curves(decisions: Mapping[str, DecisionTable], cost_bps: float | None) -> dict[str, Curve]:
+    """The account of each strategy under a proportional cost in basis points; None: the cost of its config."""
     name_of = {id(table): name for name, table in decisions.items()}
     curves: dict[str, Curve] = {}
     for group in group_by_market(list(decisions.values())):
         tables = torch.from_numpy(np.stack([table.table for table in group]))
         jobs = [replay_job(table, i, _cost(table, cost_bps)) for i, table in enumerate(group)]
-        simulation = simulate_recorded(group[0].market, tables, jobs, cash or group[0].inputs.config.environment.cash)
+        simulation = simulate_recorded(group[0].market, tables, jobs, group[0].inputs.config.environment.cash)
         for i, (table, metrics) in enumerate(zip(group, simulation.metrics(), strict=True)):
             first, last = table.inputs.first, table.inputs.last
             times = table.market.times[first : last + 1]
@@ -101,9 +96,7 @@ def account_curves(
     return {name: curves[name] for name in decisions}
 
 
-def backtest_of(
-    name: str, decisions: DecisionTable, cost_bps: float | None, cash: float | None = None
-) -> BacktestResult:
+def backtest_of(name: str, decisions: DecisionTable, cost_bps: float | None) -> BacktestResult:
     """The full backtest of recorded decisions, with weights, turnover and costs per bar."""
     table = torch.from_numpy(decisions.table)
     acts = (~torch.isnan(table[:, 0])).tolist()
@@ -112,8 +105,8 @@ def backtest_of(
         return table[t].unsqueeze(0) if acts[t] else None
 
     job = replay_job(decisions, 0, _cost(decisions, cost_bps))
-    account = cash or decisions.inputs.config.environment.cash
-    simulation = simulate(decisions.market, decide, job.first, job.last, job.rules, account)
+    cash = decisions.inputs.config.environment.cash
+    simulation = simulate(decisions.market, decide, job.first, job.last, job.rules, cash)
     return backtest_result(name, decisions.market, simulation)
 
 
@@ -168,31 +161,6 @@ def export_csv(results: Sequence[BacktestResult]) -> tuple[str, str]:
     """Bars and weights of the results as CSV with formulas escaped."""
     by_name = {result.name: result for result in results}
     return csv_text(bars_table(by_name)), csv_text(weights_table(by_name))
-
-
-def export_html(results: Sequence[BacktestResult], decisions: DecisionTable, cost_bps: float | None) -> str:
-    """The comparison as a self-contained HTML report.
-
-    decisions: decisions of the first strategy; the report states its rules.
-    """
-    from finrl_pod_app.report.builder import bootstrap_band, build_report
-    from finrl_pod_app.report.html import render
-    from finrl_pod_app.setup.doctor import installed_versions
-
-    by_name = {result.name: result for result in results}
-    config = decisions.inputs.config
-    environment = dataclasses.replace(config.environment, cost_bps=_cost(decisions, cost_bps))
-    days = [str(result.times[i].astype("datetime64[D]")) for result in results[:1] for i in (0, -1)]
-    report = build_report(
-        config=dataclasses.replace(config, environment=environment),
-        panel=decisions.inputs.panel,
-        splits={"test": days},
-        results=by_name,
-        versions=installed_versions(),
-        band=bootstrap_band(results[0].equity),
-        parts={},
-    )
-    return render(report, by_name)
 
 
 def _cost(decisions: DecisionTable, cost_bps: float | None) -> float:

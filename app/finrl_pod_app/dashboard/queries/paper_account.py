@@ -108,19 +108,6 @@ def fills(journal: Journal) -> pd.DataFrame:
     return frame
 
 
-def allocation(journal: Journal) -> pd.DataFrame:
-    """Name, value and weight of each long position, largest first, and of the cash; for a treemap."""
-    long_positions = positions(journal)
-    long_positions = long_positions[long_positions.value > 0]
-    areas = pd.DataFrame(
-        {"name": long_positions.symbol, "value": long_positions.value, "gain_share": long_positions.gain_share}
-    )
-    if journal.cash > 0:
-        areas = pd.concat([areas, pd.DataFrame({"name": ["cash"], "value": [journal.cash], "gain_share": [0.0]})])
-    areas["weight"] = areas.value / areas.value.sum() if len(areas) else areas.value
-    return areas.reset_index(drop=True)
-
-
 def day_summaries(journal: Journal) -> dict[str, str]:
     """Summaries of the daemon by session, latest first; those that the journal still lists."""
     summaries = journal.alerts[journal.alerts.kind == SUMMARY].iloc[::-1]

@@ -228,11 +228,7 @@ def progress_of(run: RunFiles) -> Progress | None:
 
 def log_tail(run: RunFiles) -> str:
     """The end of the log of a training; empty if there is none."""
-    return tail_of(run.path / LOG)
-
-
-def tail_of(log: Path) -> str:
-    """The end of a log; empty if there is none."""
+    log = run.path / LOG
     if not is_file(log):
         return ""
     try:
