@@ -299,7 +299,7 @@ def check(config: PaperConfig, origin: str) -> None:
             check_settings(f"{origin}: {item.name}.", record)
     for number, strategy in enumerate(config.strategies):
         check_settings(f"{origin}: strategies.{number}.", strategy)
-    conflicts = itertools.chain(_strategy_conflicts(config), _order_conflicts(config), _intraday_conflicts(config))
+    conflicts = itertools.chain(_strategy_conflicts(config), _order_conflicts(config))
     if (conflict := next(conflicts, None)) is not None:
         raise ConfigError(f"{origin}: {conflict}")
 
@@ -330,8 +330,9 @@ def _strategy_conflicts(config: PaperConfig) -> Iterator[str]:
 
 
 def _order_conflicts(config: PaperConfig) -> Iterator[str]:
-    """What contradicts between schedule and orders."""
+    """What contradicts between schedule, orders and market."""
     orders = config.orders
+    minutes = config.intraday.minutes
     if config.schedule.mode == "close":
         if orders.fractional:
             yield (
@@ -348,12 +349,6 @@ def _order_conflicts(config: PaperConfig) -> Iterator[str]:
                 "schedule.lead_minutes must be at least 11 for the closing auction, whose orders are refused in the "
                 f"last 10 minutes; got {config.schedule.lead_minutes:g}"
             )
-
-
-def _intraday_conflicts(config: PaperConfig) -> Iterator[str]:
-    """What contradicts decisions within the session, or a market that never closes."""
-    orders = config.orders
-    minutes = config.intraday.minutes
     if minutes and orders.funding == "after_sales":
         yield f'decisions every {minutes} minutes send all orders at once; set orders.funding = "together"'
     if minutes and not config.data.window:

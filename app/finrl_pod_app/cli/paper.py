@@ -108,20 +108,18 @@ def flatten(config: Config = DEFAULT, wait: Wait = 30.0, as_json: Json = False) 
 
 
 @app.command("rollback", epilog="Example: finrl-pod paper rollback paper.toml")
-def rollback(
-    config: Config = DEFAULT,
-    strategy: Annotated[
-        str, typer.Option(metavar="NAME", help="Strategy to roll back; default: `champion` of the config.")
-    ] = "",
-    as_json: Json = False,
-) -> None:
+def rollback(config: Config = DEFAULT, as_json: Json = False) -> None:
     """Return to the champion traded before. The daemon takes it at its next decision, also if it is down now."""
+    from finrl_pod.errors import ConfigError
     from finrl_pod.paper.settings import load
 
     settings = load(config)
-    from finrl_pod_app.paper.sources import roll_back_champion
+    if not settings.champion:
+        raise ConfigError("the config trades no champion of the registry: set champion to the name of a strategy")
+    from finrl_pod.registry.agent_registry import AgentRegistry
+    from finrl_pod.registry.handover import roll_back
 
-    change = roll_back_champion(settings, strategy)
+    change = roll_back(AgentRegistry(settings.registry), settings.champion)
     document = {"strategy": change.strategy, "champion": change.champion, "replaced": change.replaced,
                 "previous": change.previous}  # fmt: skip
     text = (
@@ -178,6 +176,22 @@ def adopt(
     from finrl_pod_app.paper.status_view import show_adoption
 
     print_result(adopt_journal(settings, write=yes), show_adoption, as_json=as_json)
+
+
+@app.command("gains", epilog="Example: finrl-pod paper gains paper.toml --out taxes")
+def gains(
+    config: Config = DEFAULT,
+    out: Annotated[Path | None, typer.Option(help="Folder for realised.csv, open_lots.csv and symbols.csv.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show realised gains, open tax lots and figures by symbol, first in, first out."""
+    from finrl_pod.paper.journal.tax_lots import gains_report, write_gains
+    from finrl_pod_app.paper.status_view import show_gains
+
+    report = gains_report(_open(config)[1])
+    if out is not None:
+        write_gains(report, out)
+    print_result(report, show_gains, as_json=as_json)
 
 
 @app.command("replay", epilog="Example: finrl-pod paper replay 2020-01-02 2020-06-30 paper.toml")

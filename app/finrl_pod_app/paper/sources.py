@@ -21,8 +21,7 @@ from finrl_pod.paper.execution.trader import LoadedStrategy, StrategySource
 from finrl_pod.paper.settings import PaperConfig, allocations
 from finrl_pod.promotion.verdict import VERDICT_FILE, read_verdict
 from finrl_pod.registry.agent_registry import AgentRegistry
-from finrl_pod.registry.handover import check_strategy_name, last_handover, roll_back
-from finrl_pod.registry.records import Handover
+from finrl_pod.registry.handover import check_strategy_name, last_handover
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import champion_of
 from finrl_pod.user_files import is_custom
@@ -140,19 +139,6 @@ class RegistryChampion:
         return dataclasses.replace(
             champion_strategy, sha256=address, detail=f"champion {address[:12]}: {champion.run} {members}"
         )
-
-
-def roll_back_champion(config: PaperConfig, strategy: str = "") -> Handover:
-    """Return to the champion before; the daemon trades it from its next decision on.
-
-    strategy: must be the strategy of the config, if given. Raises ConfigError if the config trades no champion of the
-    registry, or of another strategy, RegistryError if there is none before.
-    """
-    if not config.champion:
-        raise ConfigError("the config trades no champion of the registry: set champion to the name of a strategy")
-    if strategy not in ("", config.champion):
-        raise ConfigError(f"the config trades the champion of strategy {config.champion!r}, not of {strategy!r}")
-    return roll_back(AgentRegistry(config.registry), config.champion)
 
 
 def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: bool = False) -> LoadedStrategy:

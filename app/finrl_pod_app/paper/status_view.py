@@ -18,6 +18,7 @@ from finrl_pod.paper.execution.sizing import TargetStatus
 from finrl_pod.paper.monitoring.status import ActiveReturnStatus, OrderStatusRow, PaperStatus
 
 if TYPE_CHECKING:
+    from finrl_pod.paper.journal.tax_lots import GainsReport
     from finrl_pod_app.paper.adopted_journal import AdoptionReport
     from finrl_pod_app.paper.backtest_difference import ReplayReport, TrackReport
     from finrl_pod_app.paper.demo import DemoReport
@@ -102,6 +103,16 @@ def show_adoption(report: AdoptionReport) -> None:
     _print(f"Written to {report.journal}: the next `paper run` trades on from it")
     if report.kept:
         _print(f"The former file is kept as {report.kept}")
+
+
+def show_gains(report: GainsReport) -> None:
+    """Print figures by symbol, and the sum of the realised gains."""
+    names = ("shares", "value", "unrealised_gain", "realised_gain", "dividends")
+    table = Table("symbol", *(name.replace("_", " ") for name in names), header_style="bold")
+    for symbol, figures in report.symbols.items():
+        table.add_row(Text(symbol), *(f"{getattr(figures, name):,.2f}" for name in names))
+    total = sum(figures.realised_gain for figures in report.symbols.values())
+    _print(table, f"{len(report.realised)} sales of lots, realised gain {total:+,.2f}")
 
 
 def show_replay(report: ReplayReport) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Adjustment = Literal["raw", "split", "all"]
+Adjustment = Literal["raw", "all"]
 COLUMNS = ("open", "high", "low", "close", "volume")  # of a BarTable
 
 

@@ -129,24 +129,19 @@ class UpdateStream:
         """Authenticate and subscribe. Raises StreamRefused, also if the broker closes the connection meanwhile."""
         from websockets.exceptions import ConnectionClosed
 
+        keys = {"key_id": self._keys.key, "secret_key": self._keys.secret}
         try:
-            self._handshake(socket)
+            socket.send(json.dumps({"action": "authenticate", "data": keys}))
+            self._expect(socket, "authorization", "status", "authorized")
+            socket.send(json.dumps({"action": "listen", "data": {"streams": ["trade_updates"]}}))
+            self._expect(socket, "listening", "streams", ["trade_updates"])
         except ConnectionClosed as closed:
-            raise StreamRefused(
-                f"the stream was closed before it began ({_last_error_code(socket) or closed})"
-            ) from None
+            raise StreamRefused(f"the stream was closed before it began ({closed})") from None
         with self._lock:
             self._connected = True
             self._refusals = 0
             self._detail = "listening"
             self._last = self._clock.now()
-
-    def _handshake(self, socket: Any) -> None:
-        keys = {"key_id": self._keys.key, "secret_key": self._keys.secret}
-        socket.send(json.dumps({"action": "authenticate", "data": keys}))
-        self._expect(socket, "authorization", "status", "authorized")
-        socket.send(json.dumps({"action": "listen", "data": {"streams": ["trade_updates"]}}))
-        self._expect(socket, "listening", "streams", ["trade_updates"])
 
     def _open_timeout(self) -> float:
         return max(self._clock.real_seconds(_OPEN_TIMEOUT), _MIN_OPEN_TIMEOUT)
@@ -197,15 +192,3 @@ class UpdateStream:
             first = REFUSED_PAUSE if self._refusals else FIRST_PAUSE
         longest = min(first * 2.0 ** min(max(failures - 1, 0), _MAX_DOUBLINGS), max(MAX_PAUSE, first * 4))
         self._stop.wait(self._clock.real_seconds(longest * self._random.uniform(0.5, 1.0)))
-
-
-def _last_error_code(socket: Any) -> str:
-    """Code of an error message that arrived before the connection was closed, "" for none."""
-    from websockets.exceptions import ConnectionClosed
-
-    try:
-        message = json.loads(socket.recv(timeout=0))
-    except (ConnectionClosed, TimeoutError, ValueError):
-        return ""
-    first = message[0] if isinstance(message, list) and message else message
-    return str(first.get("code", "")) if isinstance(first, dict) else ""

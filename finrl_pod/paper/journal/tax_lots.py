@@ -1,0 +1,194 @@
+"""Tax lots, realised gains and figures by symbol, first in, first out, from the fills of a journal.
+
+A purchase opens a lot, a sale closes lots of the same strategy and symbol. Fees belong to cost and proceeds. A split
+changes the shares of a lot and not its cost. Dividends are no part of a gain.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from sqlalchemy import select
+
+from finrl_pod.errors import InputError
+from finrl_pod.paper.domain.records import SOLD_BY_OTHERS, ActionKind, Side
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.closes import Closes
+from finrl_pod.paper.journal.store import Store
+
+ZERO = Decimal(0)
+SHARE_STEP = Decimal("1e-9")
+
+
+@dataclass
+class Lot:
+    """Remaining shares of one purchase. lot: number of the purchase fill. cost: their cost with fees."""
+
+    strategy: str
+    symbol: str
+    lot: int
+    opened: str
+    shares: Decimal
+    cost: Decimal
+
+
+@dataclass(frozen=True)
+class RealisedGain:
+    """Shares of a lot that were sold. sale: number of the sale fill, 0 for other clients. gain: proceeds less cost."""
+
+    strategy: str
+    symbol: str
+    lot: int
+    sale: int
+    opened: str
+    closed: str
+    shares: Decimal
+    cost: Decimal
+    proceeds: Decimal
+    gain: Decimal
+
+
+@dataclass(frozen=True)
+class SymbolFigures:
+    """Figures of one symbol in currency, except for `shares`. value: value at the last known close."""
+
+    shares: float = 0.0
+    value: float = 0.0
+    unrealised_gain: float = 0.0
+    realised_gain: float = 0.0
+    dividends: float = 0.0
+
+
+@dataclass(frozen=True)
+class GainsReport:
+    """Realised gains in the order of the sales, open lots with the oldest first, and figures by symbol."""
+
+    realised: tuple[RealisedGain, ...]
+    open_lots: tuple[Lot, ...]
+    symbols: Mapping[str, SymbolFigures]
+
+
+@dataclass(frozen=True)
+class _Event:
+    """A trade or a split. number: number of the fill, 0 for sales of other clients. shares: signed change.
+
+    cash: paid for a purchase or received for a sale, fees included; None for a split.
+    """
+
+    at: str
+    number: int
+    strategy: str
+    symbol: str
+    time: str
+    shares: Decimal
+    cash: Decimal | None
+
+
+def gains_report(store: Store) -> GainsReport:
+    """Return lots, gains and figures by symbol of a journal."""
+    lots: dict[tuple[str, str], list[Lot]] = defaultdict(list)
+    realised: list[RealisedGain] = []
+    for event in sorted(_events(store), key=lambda event: event.at):
+        open_lots = lots[event.strategy, event.symbol]
+        if event.cash is None:
+            _split(open_lots, event.shares)
+        elif event.shares > 0:
+            open_lots.append(
+                Lot(event.strategy, event.symbol, event.number, event.time, event.shares, event.cash)
+            )  # fmt: skip
+        else:
+            realised += _sell(open_lots, event, event.cash)
+    remaining_lots = sorted((lot for open_lots in lots.values() for lot in open_lots), key=lambda lot: lot.lot)
+    return GainsReport(tuple(realised), tuple(remaining_lots), _figures(store, realised, remaining_lots))
+
+
+def write_gains(report: GainsReport, folder: Path) -> None:
+    """Write realised.csv, open_lots.csv and symbols.csv. Raises InputError if the folder cannot be written."""
+    import pandas as pd
+
+    tables = {
+        "realised": pd.DataFrame(map(asdict, report.realised), columns=list(RealisedGain.__annotations__)),
+        "open_lots": pd.DataFrame(map(asdict, report.open_lots), columns=list(Lot.__annotations__)),
+        "symbols": pd.DataFrame([{"symbol": symbol, **asdict(row)} for symbol, row in report.symbols.items()]),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            table.to_csv(folder / f"{name}.csv", index=False)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}") from None
+
+
+def _sell(open_lots: list[Lot], sale: _Event, proceeds: Decimal) -> list[RealisedGain]:
+    """Close the oldest lots with a sale. Removes empty lots from `open_lots`."""
+    remaining = -sale.shares
+    gains = []
+    while open_lots and remaining > 0:
+        lot = open_lots[0]
+        shares = min(remaining, lot.shares)
+        cost = lot.cost * shares / lot.shares
+        value = proceeds * shares / -sale.shares
+        gains.append(
+            RealisedGain(
+                lot.strategy, lot.symbol, lot.lot, sale.number, lot.opened, sale.time, shares, cost, value, value - cost
+            )
+        )
+        lot.shares -= shares
+        lot.cost -= cost
+        remaining -= shares
+        if not lot.shares:
+            open_lots.pop(0)
+    return gains
+
+
+def _split(open_lots: list[Lot], change: Decimal) -> None:
+    """Spread the change of shares over the lots in proportion; the last one takes the rounding."""
+    total = sum((lot.shares for lot in open_lots), ZERO)
+    remaining = change
+    for lot in open_lots[:-1]:
+        lot_change = (change * lot.shares / total).quantize(SHARE_STEP)
+        lot.shares += lot_change
+        remaining -= lot_change
+    if open_lots:
+        open_lots[-1].shares += remaining
+
+
+def _events(store: Store) -> list[_Event]:
+    """Fills, and by strategy the splits and sales by other clients."""
+    events = []
+    for row in store.query(schema.fills_with_intents):
+        quantity = Decimal(row.quantity)
+        sign = Side(row.side).sign
+        cash = quantity * Decimal(row.price) + sign * Decimal(row.fee)
+        events.append(_Event(row.at, row.id, row.run, row.symbol, row.time, sign * quantity, cash))
+    actions = schema.corporate_actions.c
+    parts = schema.action_parts.c
+    query = (
+        select(actions.at, actions.kind, actions.symbol, parts.run, parts.own_change, parts.cash)
+        .join(schema.corporate_actions, parts.action_id == actions.id)
+        .order_by(parts.id)
+    )
+    for row in store.query(query):
+        if change := Decimal(row.own_change):
+            cash_received = Decimal(row.cash) if row.kind == SOLD_BY_OTHERS else None
+            events.append(_Event(row.at, 0, row.run, row.symbol, row.at, change, cash_received))
+    return events
+
+
+def _figures(store: Store, realised: list[RealisedGain], open_lots: list[Lot]) -> dict[str, SymbolFigures]:
+    prices = Closes(store).prices
+    sums: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
+    for lot in open_lots:
+        value = lot.shares * prices.get(lot.symbol, ZERO)
+        sums[lot.symbol]["shares"] += lot.shares
+        sums[lot.symbol]["value"] += value
+        sums[lot.symbol]["unrealised_gain"] += value - lot.cost
+    for gain in realised:
+        sums[gain.symbol]["realised_gain"] += gain.gain
+    for action in store.rows(schema.corporate_actions, schema.corporate_actions.c.kind == ActionKind.CASH_DIVIDEND):
+        sums[action.symbol]["dividends"] += Decimal(action.cash)
+    return {s: SymbolFigures(**{name: float(x) for name, x in row.items()}) for s, row in sorted(sums.items())}
