@@ -15,11 +15,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from finrl_pod.data.dates import first_moment, last_moment, stamp
-from finrl_pod.data.flaws import Flaw, check, repeated_bars, repeated_cells, sentences
+from finrl_pod.data.flaws import check, repeated_bars, repeated_cells, sentences
 from finrl_pod.errors import DataError, listed
 from finrl_pod.prices import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
-
-__all__ = ["BARS", "Flaw", "between", "check", "check_bar", "make_panel", "select", "sentences", "without_repeats"]
 
 BARS = ("1d", "1h", "15m", "1m")
 

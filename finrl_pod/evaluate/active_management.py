@@ -350,7 +350,9 @@ def active_band(
     if np.ptp(active) == 0:
         return None
     rng = np.random.default_rng(seed)
-    sums = _drawn_sums(active, horizon, draws, rng)
+    rows = math.ceil(draws * horizon / len(active))  # resampled series end to end, cut into histories
+    bars = resample_bars(len(active), block_length(active), rows, rng).reshape(-1)[: draws * horizon]
+    sums: Floats = active[bars].reshape(draws, horizon).cumsum(1)  # [draws, D] over the first 1 to D bars
     ranks = sums.argsort(0).argsort(0)  # [draws, D] from 0, the lowest
     rank = int(np.sort(ranks.min(1))[math.floor(level * draws)])
     lower = np.sort(sums, 0)[rank]
@@ -361,11 +363,3 @@ def active_growth(account: Sequence[float], base: Sequence[float]) -> tuple[int,
     """(bars, log growth of an account minus its base) over the marks, at most the last `HORIZON` bars."""
     bars = min(len(account) - 1, HORIZON)
     return bars, math.log(account[-1] / account[-1 - bars]) - math.log(base[-1] / base[-1 - bars])
-
-
-def _drawn_sums(active: Floats, horizon: int, draws: int, rng: np.random.Generator) -> Floats:
-    """Sums [draws, D] over the first 1 to D bars of resampled histories."""
-    rows = math.ceil(draws * horizon / len(active))  # resampled series end to end, cut into histories
-    bars = resample_bars(len(active), block_length(active), rows, rng).reshape(-1)[: draws * horizon]
-    sums: Floats = active[bars].reshape(draws, horizon).cumsum(1)
-    return sums

@@ -16,7 +16,7 @@ from finrl_pod_strategies.base_portfolios import base_strategy
 from finrl_pod_strategies.user_strategy import load_strategy, strategy_hash
 
 from finrl_pod.data.features import compute
-from finrl_pod.data.sources import open_source
+from finrl_pod.data.sources.factory import open_source
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.rules import custom_cost, rules_of
 from finrl_pod.paper.brokers.factory import open_broker

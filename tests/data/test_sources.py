@@ -10,7 +10,7 @@ import pytest
 
 from finrl_pod.data import built_in_panels as sample
 from finrl_pod.data.built_in_panels import load_sample
-from finrl_pod.data.sources import SOURCES, open_source
+from finrl_pod.data.sources.factory import SOURCES, open_source
 from finrl_pod.data.sources.frames import Retry
 from finrl_pod.errors import DataError, SetupError
 from finrl_pod.protocols import DataSource

@@ -80,7 +80,7 @@ def fetch(
 ) -> None:
     """Fetch bars from the network and store them. On failure an existing panel stays unchanged."""
     from finrl_pod.data.dates import first_moment, last_moment
-    from finrl_pod.data.sources import open_source
+    from finrl_pod.data.sources.factory import open_source
     from finrl_pod.data.store import Store
     from finrl_pod.errors import DataError
     from finrl_pod_app.prices.stored_prices import check_free, store_prices

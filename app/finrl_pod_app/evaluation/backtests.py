@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 
+import pandas as pd
 from finrl_pod_strategies.baselines import make_baseline, run_baseline
 from finrl_pod_strategies.mandate_account import MandateRecorder
 from finrl_pod_strategies.policy import PolicyStrategy
@@ -349,7 +350,7 @@ def _write(
     write_report(out, report, results)
     write_results(out, results)
     for name, columns in tables.items():
-        write_table(out / name, columns)
+        write_table(out / name, pd.DataFrame(dict(columns)))
 
 
 def prepare(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from finrl_pod_strategies.baselines import index_market, index_rules
 
@@ -235,7 +236,7 @@ def _prepared_backtests(
 def _write(out: Path, sweep: Sweep) -> None:
     write_json(out / "sweep.json", sweep.to_dict(), indent=2)
     rows = [row.to_dict() for row in sweep.rows]
-    write_table(out / "sweep", {key: [row[key] for row in rows] for key in (*KEYS, *METRIC_NAMES)})
+    write_table(out / "sweep", pd.DataFrame({key: [row[key] for row in rows] for key in (*KEYS, *METRIC_NAMES)}))
 
 
 def log_and_record_decisions(inputs: BacktestInputs, seed: int | None = None) -> DecisionTable:

@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.side_tables import Dividends, read_actions, read_membership, with_actions, with_membership
-from finrl_pod.data.sources import open_source
 from finrl_pod.data.sources.bounded import ReadLimits, read_bounded
+from finrl_pod.data.sources.factory import open_source
 from finrl_pod.data.sources.files import ReadOptions
 from finrl_pod.data.store import Manifest, Store
 from finrl_pod.errors import DataError

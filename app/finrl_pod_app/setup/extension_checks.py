@@ -19,7 +19,7 @@ from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.features import BUILT_IN_FEATURES, Feature, compute_one, lookup, own_feature
 from finrl_pod.data.panel import make_panel
-from finrl_pod.data.sources import open_source
+from finrl_pod.data.sources.factory import open_source
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import FeatureError, FinrlPodError, InputError
 from finrl_pod.evaluate.audit.lookahead import check_lookahead

@@ -1,25 +1,28 @@
-"""Read a file of prices in a child process with limits on memory and time.
+"""Read a file of prices in a child process with limits on memory, time, rows, columns and uncompressed size.
 
-A few megabytes of Parquet or gzip can expand to more than a machine has. The child leaves a validated panel in a
-temporary store; the parent reads its plain Parquet.
+A few megabytes of Parquet or gzip can expand to more than a machine has. Stated sizes are checked first; the child
+enforces the others. It leaves a validated panel in a temporary store; the parent reads its plain Parquet.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gzip
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from finrl_pod.data.sources.files import ReadOptions, read_file
+from finrl_pod.data.sources.tables import is_table
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError, FinrlPodError
 from finrl_pod.process import die_with_parent, this_process
@@ -27,15 +30,22 @@ from finrl_pod.types import Panel
 
 _CODE = "from finrl_pod.data.sources.bounded import run_child; run_child()"
 _PANEL = "imported"
+_CHUNK = 1 << 20
 _POLL = 0.2  # seconds between two looks at a cancellation
 
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """Limits of an import. memory: bytes by which the child process may grow after its start."""
+    """Limits of an import in bytes and seconds.
+
+    memory: growth of the child process after its start. size: uncompressed size of the file.
+    """
 
     memory: int = 1_500_000_000
     seconds: float = 600.0
+    rows: int = 20_000_000
+    columns: int = 20_000
+    size: int = 2_000_000_000
 
 
 def read_bounded(
@@ -47,6 +57,9 @@ def read_bounded(
     """
     limits = limits or ReadLimits()
     ReadOptions(**options)
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if is_table(file.name):
+            _check_stated_size(file, limits)
     with tempfile.TemporaryDirectory(prefix="finrl-pod-import-") as folder:
         job = {"path": str(path.absolute()), "store": folder, "options": options, "parent": this_process()}
         name = _run(json.dumps({**job, "limits": dataclasses.asdict(limits)}), limits, path, cancelled)
@@ -121,3 +134,29 @@ def _too_large(path: Path, limits: ReadLimits) -> DataError:
     return DataError(
         f"{path.name} needs more than {limits.memory / 1e9:g} GB of memory to read: split it, or raise --memory"
     )
+
+
+def _check_stated_size(path: Path, limits: ReadLimits) -> None:
+    """Raises DataError for a file whose size, rows or columns, as it states or unpacks to, exceed the limits."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = path.name.lower()
+    size = rows = columns = 0
+    try:
+        with gzip.open(path) if name.endswith(".gz") else path.open("rb") as file:
+            if name.endswith((".parquet", ".pq")):
+                metadata = pq.ParquetFile(file).metadata
+                rows, columns = metadata.num_rows, metadata.num_columns
+                stated_size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+                size = max(stated_size, 8 * rows * columns)
+            else:
+                while (chunk := file.read(_CHUNK)) and size <= limits.size and rows <= limits.rows:
+                    size += len(chunk)
+                    rows += chunk.count(b"\n")
+    except (OSError, EOFError, zlib.error, pa.ArrowException):
+        return  # reported by the reader
+    counts = {"rows": (rows, limits.rows), "columns": (columns, limits.columns)}
+    for unit, (value, limit) in {**counts, "bytes uncompressed": (size, limits.size)}.items():
+        if value > limit:
+            raise DataError(f"{path.name} has {value:,} {unit}, and at most {limit:,} are read: split it")

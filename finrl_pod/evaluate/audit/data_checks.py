@@ -7,9 +7,8 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import numpy as np
-
-from finrl_pod.data.flaws import Flaw, check, sentences
+from finrl_pod.data.dates import stamp
+from finrl_pod.data.flaws import check, sentences
 from finrl_pod.evaluate.audit.pipeline import Finding
 from finrl_pod.evaluate.audit.sensitivity import Sensitivity
 from finrl_pod.opened_files import OpenedFile
@@ -33,21 +32,13 @@ def check_data(panel: Panel) -> list[Finding]:
     hard = [Finding(CHECK, "fail", flaw.symbol or "prices", flaw.message) for flaw in flaws if flaw.hard]
     soft = {flaw.message: flaw for flaw in flaws if not flaw.hard}
     messages = dict.fromkeys((*panel.flaws, *sentences(flaws)))
-    warnings = [Finding(CHECK, "warn", _part(text, soft), text, _bar(text, soft, panel)) for text in messages if text]
+    warnings = []
+    for text in filter(None, messages):
+        flaw = soft.get(text)
+        part = "survivorship" if text.startswith("Survivorship") else (flaw.symbol if flaw else None) or "prices"
+        bar = None if flaw is None or flaw.time is None else stamp(flaw.time, panel.bar)
+        warnings.append(Finding(CHECK, "warn", part, text, bar))
     return hard + warnings or [Finding(CHECK, "pass", "prices", "The data has no known flaws.")]
-
-
-def _part(text: str, soft: Mapping[str, Flaw]) -> str:
-    if text.startswith("Survivorship"):
-        return "survivorship"
-    return (soft[text].symbol if text in soft else None) or "prices"
-
-
-def _bar(text: str, soft: Mapping[str, Flaw], panel: Panel) -> str | None:
-    time = soft[text].time if text in soft else None
-    if time is None:
-        return None
-    return str(np.datetime64(time).astype("datetime64[D]" if panel.bar == "1d" else "datetime64[m]"))
 
 
 def opened_file_findings(files: Iterable[OpenedFile]) -> list[Finding]:

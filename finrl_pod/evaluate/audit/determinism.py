@@ -13,12 +13,13 @@ from finrl_pod.evaluate.audit.pipeline import (
     Finding,
     Pipeline,
     RolloutStep,
+    cut,
+    decision_bars,
     decision_difference,
     first_difference,
     record_decisions,
     rollout,
 )
-from finrl_pod.evaluate.audit.probes import cut, decision_bars
 from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.memory import release_freed_memory, release_mapped_pages
 from finrl_pod.types import Floats, MarketTensor, Panel

@@ -16,21 +16,19 @@ from numpy.typing import ArrayLike
 from finrl_pod.errors import FeatureError, UndefinedFeatureError
 from finrl_pod.evaluate.audit import determinism
 from finrl_pod.evaluate.audit.pipeline import (
+    DECISION_PROBES,
+    LEAD_IN,
     Finding,
     Pipeline,
     PreparationError,
     RolloutStep,
-    decision_difference,
-    first_difference,
-    record_decisions,
-    rollout,
-)
-from finrl_pod.evaluate.audit.probes import (
-    DECISION_PROBES,
-    LEAD_IN,
     cut,
     decision_bars,
+    decision_difference,
+    first_difference,
     permute_future,
+    record_decisions,
+    rollout,
     table_bars,
     with_random_future,
 )
@@ -118,7 +116,12 @@ def check_lookahead(
     decisions = decision_bars(pipeline, min(probes, DECISION_PROBES))
     for t in decisions:
         _probe_decisions(search, t, seed)
-    findings = [_failure(pipeline, fault) for fault in search.faults.values()] + search.not_deterministic
+    findings = []
+    for stage, name, t, change_name in search.faults.values():
+        bar = pipeline.bar(t)
+        message = f"{name} ({stage}) depends on the future: its value at {bar} changes with {change_name}."
+        findings.append(Finding(CHECK, "fail", name, message, bar))
+    findings += search.not_deterministic
     for error, t in search.unprobed_errors.items():
         bar = pipeline.bar(min(t, len(pipeline.panel.times) - 1))
         message = f"Features could not be checked for look-ahead on bars from {bar} on: {error}."
@@ -302,13 +305,6 @@ def _probe_decisions(search: _Search, t: int, seed: int) -> None:
         changed_run = change()
         if changed_run is not None:
             search.compare(base, changed_run, k, start, change_name, stages)
-
-
-def _failure(pipeline: Pipeline, fault: Fault) -> Finding:
-    stage, name, t, change_name = fault
-    bar = pipeline.bar(t)
-    message = f"{name} ({stage}) depends on the future: its value at {bar} changes with {change_name}."
-    return Finding(CHECK, "fail", name, message, bar)
 
 
 # ---------------------------------------------------------------------- stages

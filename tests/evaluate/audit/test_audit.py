@@ -21,8 +21,7 @@ from finrl_pod.evaluate.audit.determinism import check_determinism, check_warm_u
 from finrl_pod.evaluate.audit.fills import check_fills
 from finrl_pod.evaluate.audit.leakage import check_normaliser, check_selection, check_splits
 from finrl_pod.evaluate.audit.lookahead import check_lookahead
-from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, clean
-from finrl_pod.evaluate.audit.probes import cut, permute_future, with_random_future
+from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, clean, cut, permute_future, with_random_future
 from finrl_pod.settings.run import EnvironmentConfig, SplitConfig
 from finrl_pod.types import Floats, MarketTensor, Panel
 from tests.data.panels import random_panel

@@ -154,7 +154,7 @@ def intervals_table(curves: Mapping[str, Curve], seed: int) -> pd.DataFrame:
 
 def table_csv(table: pd.DataFrame) -> str:
     """A table as CSV with formulas escaped."""
-    return csv_text({str(name): table[name].to_numpy() for name in table.columns})
+    return csv_text(table)
 
 
 def export_csv(results: Sequence[BacktestResult]) -> tuple[str, str]:

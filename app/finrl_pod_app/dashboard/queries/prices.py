@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from finrl_pod.data.panel import check
+from finrl_pod.data.flaws import check
 from finrl_pod.data.sources.bounded import read_bounded
 from finrl_pod.data.store import Manifest, Store
 from finrl_pod.errors import DataError
