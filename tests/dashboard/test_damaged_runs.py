@@ -63,6 +63,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda folder: (folder / "report.json").write_text("[" * 200_000 + "]" * 200_000),
         "report.json is damaged: it is not JSON",
     ),
+    "tags": (lambda folder: (folder / "tags.json").write_text("[]"), "tags.json is damaged"),
 }
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finrl_pod_app.dashboard.actions import jobs
+from finrl_pod_app.dashboard.actions import jobs, run_changes
 from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.environment_training.config import TrainingConfig
 from finrl_pod_app.environment_training.folder import RunFolder
 from finrl_pod_app.setup import progress_file
 
-from finrl_pod.errors import RunError
+from finrl_pod.errors import InputError, RunError
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.run import parse
 from finrl_pod.tournament.progress import Progress
@@ -145,6 +145,17 @@ def test_gymnasium_trainings_are_not_listed(finished: Path, tmp_path: Path) -> N
     assert {run.name for run in runs.find_runs(tmp_path)} == {"mine", "torn"}
     with pytest.raises(RunError, match="no run 'pole'"):
         runs.open_run(tmp_path, "pole")
+
+
+def test_tags_are_saved_and_checked(finished: Path, tmp_path: Path) -> None:
+    copy_run(finished, tmp_path, "mine")
+    run_changes.save_tags(runs.open_run(tmp_path, "mine"), ["two  words", "b", "b", " "])
+    run = runs.open_run(tmp_path, "mine")
+    assert runs.summarise(run).tags == ("two words", "b")
+    for tags in (["x" * 31], [str(i) for i in range(21)], ["a\x1b"]):
+        with pytest.raises(InputError):
+            run_changes.save_tags(run, tags)
+    assert runs.summarise(runs.open_run(tmp_path, "mine")).tags == ("two words", "b")
 
 
 def test_log_tail_is_bounded(tmp_path: Path) -> None:

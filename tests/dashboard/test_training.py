@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.setup import progress_file
@@ -128,6 +129,18 @@ def test_agent_names_are_escaped() -> None:
     )
     for figure in (figures.scores(agents), figures.lineage(agents, [], [])):
         assert "<img" not in figure.to_json().replace("\\u003c", "<")
+
+
+def test_runs_are_overlaid_in_their_styles(values: np.ndarray[Any, Any]) -> None:
+    curve = training.learning_curve(generations(values), "reward")
+    styles = {name: theme.style_of(name, ["one", "<two>"]) for name in ("one", "<two>")}
+    lines = figures.overlaid_curves({"one": curve, "<two>": curve}, "reward", styles).data
+    assert [line.name for line in lines] == ["one", "&lt;two&gt;"]
+    assert lines[0].line.color != lines[1].line.color
+    agents = pd.DataFrame({"generation": [0, 0, 1], "score": [0.5, np.nan, 0.3]})
+    best = figures.overlaid_scores({"one": agents}, styles).data[0]
+    assert list(best.y) == [0.5, 0.5]
+    assert list(best.x) == [1, 2]
 
 
 def test_base_score_is_that_of_the_report_or_of_the_running_training(finished: Path, tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
-"""The config for paper trading that visitors add to the folder of a run."""
+"""Files that visitors add to the folder of a run: tags, and a config for paper trading."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from finrl_pod.errors import RunError
-from finrl_pod.files import write_text
+from finrl_pod.errors import InputError, RunError
+from finrl_pod.files import write_json, write_text
 from finrl_pod.settings.run import RunConfig
-from finrl_pod_app.dashboard.queries.runs import RunFiles, open_run
+from finrl_pod_app.dashboard.queries.runs import TAGS, RunFiles, is_file, open_run
 from finrl_pod_app.dashboard.settings import Settings
 
 FILE = "paper.toml"
@@ -47,3 +48,20 @@ def paper_command(config_file: Path, config: RunConfig, *, is_promoted: bool) ->
     if is_promoted:
         return ["finrl-pod", "paper", "run", str(config_file)]
     return ["finrl-pod", "paper", "replay", *config.splits.test, str(config_file)]
+
+
+MAX_TAG, MAX_TAGS = 30, 20
+
+
+def save_tags(run: RunFiles, tags: Sequence[str]) -> None:
+    """Replace the tags of a run. Raises InputError for more or longer tags than allowed, RunError from writing."""
+    unique_tags = [tag for tag in dict.fromkeys(" ".join(tag.split()) for tag in tags) if tag]
+    if len(unique_tags) > MAX_TAGS:
+        raise InputError(f"a run has at most {MAX_TAGS} tags, got {len(unique_tags)}")
+    for tag in unique_tags:
+        if len(tag) > MAX_TAG or not tag.isprintable():
+            raise InputError(f"a tag has at most {MAX_TAG} printable characters, got {tag[:60]!r}")
+    file = run.path / TAGS
+    if file.is_symlink() or (file.exists() and not is_file(file)):
+        raise RunError(f"{file} is not a regular file: remove it first")
+    write_json(file, {"tags": unique_tags})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,28 @@ def learning_curve(frame: pd.DataFrame, name: str) -> Any:
     figure = band_figure(frame["samples"], frame)
     figure.update_xaxes(title="samples per pod")
     figure.update_yaxes(title=theme.escape_html(name.replace("_", " ")), exponentformat="none")  # 0.0006, not 600µ
+    return figure
+
+
+def overlaid_curves(frames: Mapping[str, pd.DataFrame], name: str, styles: Mapping[str, Style]) -> Any:
+    """The learning curves of several runs: medians over their pods, in the style of each run."""
+    figure = charts.empty_figure()
+    for run, frame in frames.items():
+        _add_line(figure, run, frame["samples"], frame["median"], styles[run])
+    figure.update_xaxes(title="samples per pod")
+    figure.update_yaxes(title=f"{theme.escape_html(name.replace('_', ' '))}, median", exponentformat="none")
+    return figure
+
+
+def overlaid_scores(tables: Mapping[str, pd.DataFrame], styles: Mapping[str, Style]) -> Any:
+    """The best validation score so far of several runs by generation. tables: agents of each run."""
+    figure = charts.empty_figure()
+    for run, agents in tables.items():
+        best = agents[np.isfinite(agents["score"])].groupby("generation")["score"].max().cummax()
+        _add_line(figure, run, best.index + 1, best, styles[run])
+    figure.update_traces(line_shape="hv", hovertemplate="%{y:.2f}")
+    figure.update_xaxes(title="generation", dtick=_tick(pd.concat([table["generation"] for table in tables.values()])))
+    figure.update_yaxes(title="best validation Sharpe ratio")
     return figure
 
 

@@ -82,6 +82,7 @@ RUN_COLUMNS: Columns = {
     "sharpe": column.NumberColumn("Sharpe", format="%.2f", help=definition("sharpe")),
     "drawdown": column.NumberColumn("Drawdown", format="percent", help=definition("max_drawdown")),
     "score": column.NumberColumn("Validation", format="%.2f", help=definition("validation_score")),
+    "tags": column.ListColumn("Tags"),
     "algorithm": column.TextColumn("Algorithm"),
     "data": column.TextColumn("Data", help="Price dataset."),
     "changed": column.DatetimeColumn("Updated", format="MMM D, HH:mm", timezone=ZONE),

@@ -106,9 +106,11 @@ def _show_newest(summary_by_run: Mapping[runs.RunFiles, runs.RunSummary]) -> Non
 def _show_runs(summaries: Sequence[runs.RunSummary], statuses: Sequence[str]) -> None:
     """Draw the table of runs; its rows open the run."""
     frame = runs.runs_table(summaries, statuses)
-    alt = "Runs: name, status, verdict, equity, validation and test results, settings, and time of the last change."
-    st.caption(f"{len(frame):,} runs. Select a row to open the run; click a heading to sort.")
-    row = show_selectable_table(frame, RUN_COLUMNS, "overview: runs", alt=alt)
+    alt = "Runs: name, status, verdict, equity, results, settings, tags, and time of the last change."
+    st.caption("Select a row to open the run; click a heading to sort.")
+    has_tags = any(summary.tags for summary in summaries)
+    columns = {name: column for name, column in RUN_COLUMNS.items() if has_tags or name != "tags"}
+    row = show_selectable_table(frame, columns, "overview: runs", alt=alt)
     if row is not None:
         st.switch_page(page_of("run"), query_params={"name": str(frame["name"].iloc[row])})
 

@@ -144,4 +144,4 @@ def show_replay(journal: Journal, difference: BacktestDifference) -> None:
         st.markdown("This command runs the backtest over the same sessions with the orders that the daemon would send:")
         panel = " --panel sample" if is_simulated(journal) else ""
         command = f"finrl-pod paper track --journal {shlex.quote(str(journal.path))}{panel}"
-        st.code(command, language="bash", wrap_lines=True)
+        st.code(command, language=None, wrap_lines=True)

@@ -1,15 +1,22 @@
-"""Run page: one run from its training to its verdict and report, with links to the next steps."""
+"""Run page: one run from its training to its verdict and report, with tags and links to the next steps."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import streamlit as st
 
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.actions.run_changes import paper_command, paper_config, write_paper_config
+from finrl_pod_app.dashboard.actions.run_changes import (
+    MAX_TAG,
+    paper_command,
+    paper_config,
+    save_tags,
+    write_paper_config,
+)
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.result_views import show_mandate, show_profit, show_verdict
 from finrl_pod_app.dashboard.pages.run_monitor import show_outcome, show_progress, show_training
@@ -65,7 +72,7 @@ def render(settings: Settings) -> None:
 
 
 def _show_heading(run: runs.RunFiles, summary: runs.RunSummary, status: runs.Status) -> None:
-    """Draw status, period and settings in one line."""
+    """Draw status, period and settings in one line, and the tags."""
     config = cached.config(run)
     first, last = config.splits.test
     facts = [
@@ -78,6 +85,25 @@ def _show_heading(run: runs.RunFiles, summary: runs.RunSummary, status: runs.Sta
     with st.container(horizontal=True, vertical_alignment="center"):
         st.badge(status, color={"finished": "green", "running": "blue"}.get(status, "orange"))  # type: ignore[arg-type]
         st.markdown(theme.escape_markdown(" · ".join(facts)), width="content")
+    _show_tags(run, summary.tags)
+
+
+def _show_tags(run: runs.RunFiles, tags: Sequence[str]) -> None:
+    """Draw the tags of a run, with a field that changes them."""
+    with st.popover(f"Tags: {', '.join(tags)}" if tags else "Add tags", icon=":material/label:"):
+        choice = st.multiselect(
+            "Tags",
+            sorted(tags),
+            default=sorted(tags),
+            accept_new_options=True,
+            help=f"At most {MAX_TAG} characters each. The overview shows them.",
+            key=f"tags of {run.name}",
+        )
+        if sorted(choice) != sorted(tags) and st.button("Save tags", type="primary", key=f"save tags of {run.name}"):
+            with error_messages():
+                save_tags(run, choice)
+                cached.found_runs.clear()
+                st.rerun()
 
 
 def _show_key_figures(run: runs.RunFiles, report: RunReport) -> None:

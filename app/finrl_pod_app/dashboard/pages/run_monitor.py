@@ -12,13 +12,14 @@ from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import definition
-from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, error_messages, show_errors, show_table
+from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, error_messages, show_errors, show_figure, show_table
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
 
 PROGRESS_INTERVAL = 1.0  # seconds between refreshes
 LEADERBOARD_ROWS = 20
+MAX_OVERLAID = 7  # more curves cannot be distinguished
 
 
 def show_progress(run: runs.RunFiles) -> None:
@@ -95,7 +96,7 @@ def show_training(settings: Settings, name: str) -> None:
         st.caption("Learning curves appear after the first generation.")
         return
     agents = cached.agents(run, files)
-    _show_curves(run, files)
+    _show_curves(settings, run, files)
     st.header("Leaderboard")
     hyperparameters = training.varied_hyperparameters(agents)
     leaderboard = training.leaderboard(agents, LEADERBOARD_ROWS)
@@ -137,17 +138,38 @@ def _drift_figure(run: runs.RunFiles, files: training.GenerationFiles, name: str
     return figures.hyperparameter_drift(training.hyperparameter_drift(cached.agents(run, files), name), name)
 
 
-def _show_curves(run: runs.RunFiles, files: training.GenerationFiles) -> None:
-    """Draw the learning curve and the validation scores."""
+def _show_curves(settings: Settings, run: runs.RunFiles, files: training.GenerationFiles) -> None:
+    """Draw the learning curve and the validation scores, also of other runs."""
+    by_name = {candidate.name: candidate for candidate in cached.found_runs(settings)}
+    names = [name for name, candidate in by_name.items() if name != run.name and training.generation_files(candidate)]
+    choices = st.columns(2)
     metrics = training.metric_names([cached.generation(*file) for file in files])
-    metric = st.selectbox("Learning curve", metrics, format_func=_label)
+    metric = choices[0].selectbox("Learning curve", metrics, format_func=_label)
+    others = choices[1].multiselect(
+        "Other runs", names, max_selections=MAX_OVERLAID, placeholder="none", key="overlaid runs"
+    )
     left, right = st.columns(2)
+    if not others:
+        with left:
+            alt = "Learning curve: median over the pods."
+            RUN_FIGURES.show(_learning_curve_figure, (files, metric), "learning curve", alt=alt)
+        with right:
+            contents = (run, files, runs.base_score(run, cached.report(run)))
+            RUN_FIGURES.show(_scores_figure, contents, "scores", alt="Validation scores by generation.")
+        return
+    files_by_name = {run.name: files} | {name: training.generation_files(by_name[name]) for name in others}
+    medians = {
+        name: training.learning_curve([cached.generation(*file) for file in run_files], metric)
+        for name, run_files in files_by_name.items()
+    }
+    tables = {run.name: cached.agents(run, files)}
+    tables |= {name: cached.agents(by_name[name], files_by_name[name]) for name in others}
+    styles = {name: theme.style_of(name, [*reversed(list(by_name))]) for name in medians}
     with left:
-        alt = "Learning curve: median over the pods."
-        RUN_FIGURES.show(_learning_curve_figure, (files, metric), "learning curve", alt=alt)
+        figure = figures.overlaid_curves(medians, metric, styles)
+        show_figure(figure, "learning curve", alt="Learning curve: median over the pods.")
     with right:
-        contents = (run, files, runs.base_score(run, cached.report(run)))
-        RUN_FIGURES.show(_scores_figure, contents, "scores", alt="Validation scores by generation.")
+        show_figure(figures.overlaid_scores(tables, styles), "scores", alt="Validation scores by generation.")
 
 
 def _learning_curve_figure(files: training.GenerationFiles, metric: str) -> Any:

@@ -32,8 +32,8 @@ MAX_DIGITS = 18  # of an integer: no statistic of a run is larger
 CONFIG, STATE, REPORT, VERDICT, JOB, LOG = (
     "config.json", "state.json", "report.json", "verdict.json", "job.json", "log.txt",
 )  # fmt: skip
-PAGE, CURVES = "report.html", "curves.safetensors"
-_STAMPED = (CONFIG, STATE, REPORT, VERDICT, JOB, PAGE, CURVES)
+PAGE, CURVES, TAGS = "report.html", "curves.safetensors", "tags.json"
+_STAMPED = (CONFIG, STATE, REPORT, VERDICT, JOB, PAGE, CURVES, TAGS)
 RESULT = "result.json"  # of a tournament on an environment without a market
 PLAN = "plan.json"  # in the folder of a walk-forward, two levels above its runs
 MAX_PAGE_BYTES = 32_000_000  # of report.html
@@ -156,8 +156,8 @@ class RunSummary:
     """One row of the table of runs.
 
     score: best validation score. sharpe, annual_return, drawdown: metrics of the champion on test, as fractions; None
-    if it was not tested. line: growth of 1 of the champion on test, thinned. promoted: None without a verdict.
-    error: why the run is damaged, or empty.
+    if it was not tested. line: growth of 1 of the champion on test, thinned. promoted: None without a verdict. tags:
+    given by visitors. error: why the run is damaged, or empty.
     """
 
     name: str
@@ -174,6 +174,7 @@ class RunSummary:
     drawdown: float | None = None
     line: tuple[float, ...] = ()
     promoted: bool | None = None
+    tags: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -313,6 +314,7 @@ def runs_table(summaries: Sequence[RunSummary], statuses: Sequence[str]) -> pd.D
     frame["promoted"] = [_PROMOTION_LABELS[summary.promoted] for summary in summaries]
     frame["pods"] = frame["pods"].where(frame["pods"] > 0)  # unknown before the training has started
     frame["line"] = [list(summary.line) for summary in summaries]
+    frame["tags"] = [list(summary.tags) for summary in summaries]
     frame["progress"] = [s.generation / s.generations if s.generations else 0.0 for s in summaries]
     return frame
 
@@ -324,6 +326,7 @@ def _summary(run: RunFiles) -> RunSummary:
     settings = read_object(run.path / CONFIG)["config"]
     tournament = settings["tournament"]
     algorithms = [settings["agent"]["algorithm"], *(cohort["algorithm"] for cohort in settings["cohorts"])]
+    tags = read_object(run.path / TAGS)["tags"] if run.has(TAGS) else ()
     summary = RunSummary(
         run.name,
         run.changed,
@@ -332,6 +335,7 @@ def _summary(run: RunFiles) -> RunSummary:
         pods=int(_number(tournament["pods"]) or 0),
         generations=int(_number(tournament["generations"]) or 0),
         seed=int(_number(settings["seed"]) or 0),
+        tags=tuple(map(str, tags)),
     )
     if run.has(STATE):
         state = read_object(run.path / STATE)
