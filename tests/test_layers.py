@@ -102,7 +102,6 @@ ADAPTERS = {
     "finrl_pod.rl.fused.triton_policy",
     "finrl_pod_envs.triton_step",
     "finrl_pod_envs.gym",
-    "finrl_pod_envs.multi_agent.pettingzoo_view",
 }
 
 

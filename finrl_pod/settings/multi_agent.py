@@ -12,7 +12,6 @@ from finrl_pod.settings.constraints import (
     NOT_NEGATIVE,
     POSITIVE_FINITE,
     Constraint,
-    above_and_at_most,
     at_least,
     setting,
     setting_of,
@@ -118,26 +117,3 @@ class MADDPGConfig:
 
 
 MULTI_AGENT_MARKETS = {"execution": ExecutionMarketConfig, "making": MakingMarketConfig}
-
-
-@dataclass(frozen=True)
-class IntradayExecutionConfig:
-    """A parent order that is sliced over the bars of one session.
-
-    Impact follows Almgren, Thum, Hauptmann and Li (2005), estimated on 29,509 orders in US stocks: trading a share x
-    of the bar volume costs eta sigma x^(3/5), and the order as a share of the daily volume moves the price by gamma
-    sigma times it, sigma being the daily volatility.
-    """
-
-    order_share: float = setting(0.05, "size of the parent order over the usual daily volume", POSITIVE_FINITE)
-    max_participation: float = setting(
-        0.25, "largest share of the bar volume; what is left at the end fills in the last bar", above_and_at_most(0, 1)
-    )
-    eta: float = setting(0.142, "coefficient of temporary impact", NOT_NEGATIVE)
-    exponent: float = setting(0.6, "exponent of temporary impact", FRACTION)
-    gamma: float = setting(0.314, "coefficient of permanent impact", NOT_NEGATIVE)
-    half_spread_bps: float = setting(1.0, "half the bid-ask spread, in basis points", NOT_NEGATIVE)
-    risk_aversion: float = setting(
-        0.0, "cost of a squared share of the order held for a session, in basis points per squared 1% of volatility",
-        NOT_NEGATIVE,
-    )  # fmt: skip

@@ -14,14 +14,12 @@ from finrl_pod_envs.custom.contract import check_env
 from finrl_pod_envs.custom.episode_recorder import ResumableEpisodeRecorder, record_episodes
 from finrl_pod_envs.custom.template import Drift
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
-from finrl_pod_envs.intraday_execution import IntradayExecutionEnv
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 from finrl_pod_envs.multi_agent.making import MakingMarket
 from finrl_pod_envs.simulators.adapters import IsaacLabEnv, RslRlEnv, VecTaskEnv
 from finrl_pod_envs.trading_envs import DiscreteTradingEnv, PortfolioEnv, StockTradingEnv, make_env
 from torch import Tensor
 
-from finrl_pod.market.intraday import simulated_sessions
 from finrl_pod.protocols import VecEnv
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MakingMarketConfig
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
@@ -29,7 +27,6 @@ from finrl_pod.types import EnvStep
 from tests.envs.simulators.tasks import IsaacGymTask, IsaacLabTask, RslRlTask
 from tests.markets import random_market
 
-SESSIONS = simulated_sessions(12, bars=8)
 MARKET = random_market(4, gaps=0.1, ends={0: 20}, starts={1: 5})
 Make = Callable[[int, Sequence[int]], VecEnv]
 
@@ -93,9 +90,6 @@ CASES = {
     "VecTask": Case(VecTaskEnv, lambda envs, members: VecTaskEnv(IsaacGymTask(), members=members), 6, (0,)),
     "Isaac Lab": Case(IsaacLabEnv, lambda _, members: IsaacLabEnv(IsaacLabTask(keep=True), members=members), 6, (0,)),
     "rsl_rl": Case(RslRlEnv, lambda _, members: RslRlEnv(RslRlTask(keep=True), members=members), 6, (0,)),
-    "intraday execution": Case(
-        IntradayExecutionEnv, lambda envs, members: IntradayExecutionEnv(SESSIONS, envs=envs, members=members)
-    ),
     "agents in an execution market": Case(
         ExecutionMarket,
         lambda envs, members: Joint(

@@ -60,9 +60,6 @@ OPTIONAL_PACKAGES = (
     OptionalPackage("wandb", "wandb", "wandb", "to log learning curves to Weights & Biases"),
     OptionalPackage("onnx", "onnx", "onnx", "to export agents as ONNX"),
     OptionalPackage("onnxscript", "onnxscript", "onnx", "to export agents as ONNX"),
-    OptionalPackage(
-        "pettingzoo", "pettingzoo", "pettingzoo", "for the PettingZoo interface to markets with many agents"
-    ),
 )
 
 
