@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from finrl_pod_envs.trading_envs import PortfolioEnv
-from finrl_pod_strategies.rule_based import EqualWeight
+from finrl_pod_strategies.baselines import EqualWeight
 
 from benchmarks.harness.rows import Row, log_progress, median_row
 from benchmarks.harness.simulated_markets import BASIS_POINT, REWARD_LAG, shifted, shuffled_over_assets

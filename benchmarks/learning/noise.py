@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 from finrl_pod_envs.trading_envs import make_env
+from finrl_pod_strategies.baselines import EqualWeight
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.rule_based import EqualWeight
 
 from benchmarks.harness.rows import Row, log_progress
 from benchmarks.harness.simulated_markets import BASIS_POINT, REWARD_LAG, prices, without_edge

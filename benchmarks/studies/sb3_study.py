@@ -33,7 +33,7 @@ import gymnasium
 import numpy as np
 import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
-from finrl_pod_envs.gymnasium_pool.spaces import to_action
+from finrl_pod_envs.gymnasium_pool.lanes import to_action
 
 from benchmarks.harness.results import FOLDER, Job, Record, measure_seconds, read, run_missing
 from benchmarks.harness.rows import Row, single_row

@@ -48,8 +48,7 @@ from finrl_pod_envs.market_kernels import (
     make_gradient_kernel,
     make_step_kernel,
 )
-from finrl_pod_envs.observation import flat, flat_size
-from finrl_pod_envs.state import EnvState
+from finrl_pod_envs.observation import EnvState, flat, flat_size
 
 if TYPE_CHECKING:
     from finrl_pod_envs.triton_step import TritonStep

@@ -22,7 +22,7 @@ from finrl_pod.market.rewards import CHANGE_SCALE, MIN_GROWTH
 from finrl_pod.native.device import is_triton_installed, on_device, use_triton
 from finrl_pod.native.library import load
 from finrl_pod.types import EnvStep, Observation, Tensor
-from finrl_pod_envs.state import EnvState, KernelEnv
+from finrl_pod_envs.observation import EnvState, KernelEnv
 
 if TYPE_CHECKING:
     from finrl_pod_envs.triton_step import TritonStep

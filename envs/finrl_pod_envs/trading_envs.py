@@ -17,7 +17,7 @@ from finrl_pod.native.device import on_device
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep, MarketTensor, Tensor
 from finrl_pod_envs.market_env import MarketEnv
-from finrl_pod_envs.state import EnvState
+from finrl_pod_envs.observation import EnvState
 
 
 class PortfolioEnv(MarketEnv):

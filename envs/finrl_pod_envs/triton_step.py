@@ -21,7 +21,7 @@ from finrl_pod.market.mandate import initial_budget
 from finrl_pod.market.rewards import CHANGE_SCALE, MIN_GROWTH
 from finrl_pod.native.device import block_size, launch
 from finrl_pod.types import EnvStep, Observation, Tensor
-from finrl_pod_envs.state import EnvState, KernelEnv
+from finrl_pod_envs.observation import EnvState, KernelEnv
 
 TILE = 2048  # numbers of a block of accounts: what a program holds in registers
 MIN_DIVISOR = 1e-9  # of equity, as in `MarketEnv.transition`
@@ -49,19 +49,9 @@ def _capped_weights(x, limit: tl.constexpr, smallest: tl.constexpr):
 
 @triton.jit
 def _store_account(
-    destination,
-    rows,
-    n,
-    account_width,
-    account_mask,
-    cash,
-    values,
-    virtual,
-    budget,
-    N: tl.constexpr,
-    VIRTUAL: tl.constexpr,
-    BUDGET: tl.constexpr,
-):
+    destination, rows, n, account_width, account_mask, cash, values, virtual, budget,
+    N: tl.constexpr, VIRTUAL: tl.constexpr, BUDGET: tl.constexpr,
+):  # fmt: skip
     """One observed account a row: cash, N holdings, then the extras."""
     mask = account_mask[:, None] & (n < N)[None, :]
     kind = destination.dtype.element_ty
@@ -252,19 +242,9 @@ def market_step(
             unit = tl.maximum(equity, min_divisor)
         seen_budget = budget / full_budget
         _store_account(
-            final_out,
-            rows,
-            n,
-            account_width,
-            account_mask,
-            cash_left / unit,
-            values / unit[:, None],
-            virtual,
-            seen_budget,
-            N,
-            VIRTUAL,
-            BUDGET,
-        )
+            final_out, rows, n, account_width, account_mask, cash_left / unit, values / unit[:, None], virtual,
+            seen_budget, N, VIRTUAL, BUDGET,
+        )  # fmt: skip
 
         # reset
         needs_reset = is_ruined | ends
@@ -277,19 +257,9 @@ def market_step(
             unit = tl.where(needs_reset, cash * 0 + start_cash, unit)
         seen_budget = budget / full_budget
         _store_account(
-            account_out,
-            rows,
-            n,
-            account_width,
-            account_mask,
-            cash_left / unit,
-            values / unit[:, None],
-            virtual,
-            seen_budget,
-            N,
-            VIRTUAL,
-            BUDGET,
-        )
+            account_out, rows, n, account_width, account_mask, cash_left / unit, values / unit[:, None], virtual,
+            seen_budget, N, VIRTUAL, BUDGET,
+        )  # fmt: skip
         tl.store(cash_out + rows, cash_left, mask=account_mask)
         tl.store(shares_out + offsets, shares, mask=mask)
         if MANDATE:

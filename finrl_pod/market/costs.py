@@ -74,8 +74,7 @@ class QuotedHalfSpread:
         return (self._rate(liquidity) * prices).expand_as(amount)
 
     def _rate(self, liquidity: BarLiquidity) -> Tensor:
-        if liquidity.half_spread is None:
-            raise ValueError("quoted spreads need the half spread of the bar")
+        assert liquidity.half_spread is not None
         return liquidity.half_spread
 
 
@@ -116,8 +115,8 @@ class SquareRootImpact:
 
     def _rate(self, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
         """Cost divided by amount ** 1.5. Unused at zero volume, where the volume limit prevents any fill."""
-        if liquidity.volume is None or liquidity.volatility is None:
-            raise ValueError("square-root impact needs the volume and the volatility of the bar")
+        assert liquidity.volume is not None
+        assert liquidity.volatility is not None
         volume = liquidity.volume.clamp(min=torch.finfo(prices.dtype).tiny)
         return self.coefficient * liquidity.volatility * prices / volume**0.5
 

@@ -23,8 +23,6 @@ import numpy as np
 from finrl_pod.errors import ConfigError
 from finrl_pod.types import Floats
 
-CONTINUOUS_LIMIT = 0.5  # permanent impact grows evenly during a step, so that its trades pay half of it on average
-
 
 @dataclass(frozen=True)
 class LinearImpact:
@@ -39,14 +37,7 @@ class LinearImpact:
     permanent: float
     temporary: float
     own: float = 0.0
-    within_step: float = CONTINUOUS_LIMIT
-
-    def __post_init__(self) -> None:
-        for name, value in (("permanent", self.permanent), ("temporary", self.temporary), ("own", self.own)):
-            if not 0 <= value < np.inf:
-                raise ConfigError(f"{name} impact must be a finite number of 0 or more, got {value}")
-        if not 0 <= self.within_step <= 1:
-            raise ConfigError(f"within_step must be 0 to 1, got {self.within_step}")
+    within_step: float = 0.5
 
     def shared_kernel(self, steps: int, tau: float) -> Floats:
         """[N, N] matrix K: the flow V [N] moves the fill prices of the steps by K V."""
@@ -80,30 +71,19 @@ def inventory_risk(orders: Floats, trades: Floats, volatility: float, tau: float
     return np.asarray(volatility**2 * tau * (remaining**2).sum(-1))
 
 
-def effective_temporary(impact: LinearImpact, tau: float) -> float:
-    """Coefficient eta~ of the quadratic cost sum_j v_j^2 / tau that a schedule can influence.
+def risk_aversion_of(impact: LinearImpact, volatility: float, kappa: float, tau: float) -> float:
+    """Risk aversion (1 / currency) at which optimal holdings fall by a factor of e in a time of 1 / kappa.
 
-    The remaining cost of permanent impact, permanent X^2 / 2, is the same for every schedule. Raises ConfigError
-    unless it is positive: the cost would not be convex.
+    Raises ConfigError unless eta~, the coefficient of the cost sum_j v_j^2 / tau that a schedule can influence, is
+    positive. The rest of permanent impact, permanent X^2 / 2, is the same for every schedule.
     """
-    value = impact.temporary + impact.own + impact.permanent * tau * (impact.within_step - 0.5)
-    if value <= 0:
+    eta = impact.temporary + impact.own + impact.permanent * tau * (impact.within_step - 0.5)
+    if eta <= 0:
         raise ConfigError(
-            f"temporary impact less half the permanent impact of a step must be above 0, got {value:g}; "
+            f"temporary impact less half the permanent impact of a step must be above 0, got {eta:g}; "
             "take more steps or a larger temporary impact"
         )
-    return value
-
-
-def decay_rate(impact: LinearImpact, volatility: float, risk_aversion: float, tau: float) -> float:
-    """kappa: 1 / kappa is the time in which the optimal holdings fall by a factor of e."""
-    eta = effective_temporary(impact, tau)
-    return math.acosh(risk_aversion * (volatility * tau) ** 2 / (2 * eta) + 1) / tau
-
-
-def risk_aversion_of(impact: LinearImpact, volatility: float, kappa: float, tau: float) -> float:
-    """Risk aversion (1 / currency) at which the decay rate is `kappa`; the inverse of `decay_rate`."""
-    return 2 * effective_temporary(impact, tau) * (math.cosh(kappa * tau) - 1) / (volatility * tau) ** 2
+    return 2 * eta * (math.cosh(kappa * tau) - 1) / (volatility * tau) ** 2
 
 
 def almgren_chriss_holdings(order: float, horizon: float, steps: int, kappa: float) -> Floats:
@@ -122,13 +102,6 @@ def quadratic_form(kernel: Floats, order: float, risk: float) -> tuple[Floats, F
     """Hessian [N, N] and linear term [N] of v K v + risk sum_j x_j^2 with x_j = order - sum of v up to j."""
     cumulative = np.tril(np.ones_like(kernel))
     return kernel + kernel.T + 2 * risk * cumulative.T @ cumulative, -2 * risk * order * cumulative.sum(0)
-
-
-def constrained_minimum(hessian: Floats, linear: Floats, total: float) -> Floats:
-    """Minimum [N] of v H v / 2 + c v under sum(v) = total."""
-    n = len(linear)
-    system = np.block([[hessian, -np.ones((n, 1))], [np.ones((1, n)), np.zeros((1, 1))]])
-    return np.asarray(np.linalg.solve(system, np.append(-linear, total))[:n])
 
 
 @dataclass(frozen=True)
@@ -200,11 +173,13 @@ def equilibrium(orders: Floats, game: ExecutionGame, cooperation: float = 0.0) -
 
 def best_response(trader: int, orders: Floats, trades: Floats, game: ExecutionGame) -> Floats:
     """Trades [N] of one competitor that minimise his cost + risk while the others keep `trades` [M, N]."""
-    shared_kernel = game.impact.shared_kernel(game.steps, game.tau)
-    own_kernel = game.impact.own_kernel(game.steps, game.tau)
+    n = game.steps
+    shared_kernel = game.impact.shared_kernel(n, game.tau)
+    own_kernel = game.impact.own_kernel(n, game.tau)
     flow = trades.sum(0) - trades[trader]
     hessian, linear = quadratic_form(shared_kernel + own_kernel, orders[trader], game.risk)
-    return constrained_minimum(hessian, linear + shared_kernel @ flow, float(orders[trader]))
+    system = np.block([[hessian, -np.ones((n, 1))], [np.ones((1, n)), np.zeros((1, 1))]])
+    return np.asarray(np.linalg.solve(system, np.append(-linear - shared_kernel @ flow, orders[trader]))[:n])
 
 
 def best_response_gains(orders: Floats, trades: Floats, game: ExecutionGame) -> Floats:

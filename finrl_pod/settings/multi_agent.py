@@ -53,13 +53,6 @@ class ExecutionMarketConfig:
     )
     observe_price: bool = setting(False, "whether agents observe the price; without it they play open-loop strategies")
     observe_total: bool = setting(False, "whether agents observe what is left of all orders together")
-    noise_flow: float = setting(
-        0.0, "noise traders: standard deviation of their orders over one unit of time, in shares", NOT_NEGATIVE
-    )
-    informed_rate: float = setting(
-        0.0, "informed traders: shares per unit of time and of the gap between price and value", NOT_NEGATIVE
-    )
-    informed_std: float = setting(0.0, "standard deviation of the value that informed traders know", NOT_NEGATIVE)
     maker_spread: float = setting(0.0, "market maker: half the quoted spread, currency per share", NOT_NEGATIVE)
     maker_skew: float = setting(0.0, "market maker: price change per share of its inventory", NOT_NEGATIVE)
     maker_recovery: float = setting(

@@ -1,9 +1,13 @@
-"""Baselines that a champion is compared with: their registry, and backtests of them under one set of rules."""
+"""Baselines that a champion is compared with: rules, portfolio optimisation, their registry, and backtests of them.
+
+Optimised portfolios are refitted monthly on trailing simple returns, long-only and fully invested.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import cast
 
 import numpy as np
@@ -14,10 +18,266 @@ from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.costs import HalfSpread
 from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.protocols import Strategy
-from finrl_pod.types import BacktestResult, MarketTensor, Panel
+from finrl_pod.random import key
+from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Window
 from finrl_pod_strategies import check_strategy_name
-from finrl_pod_strategies.optimised import OPTIMISED
-from finrl_pod_strategies.rule_based import EqualWeight, Index, Momentum, RandomWeights
+
+YEAR = 252
+MONTH = 21  # bars
+MIN_PRICED = 0.9  # share of the bars of the window; an asset with fewer prices is skipped
+NO_VARIANCE = 1e-12  # constant returns make a covariance matrix singular
+
+Weights = Callable[[Floats, Floats], Floats]  # of mean returns [K] and their covariance [K, K], the weights [K]
+
+
+def holds_only_cash(positions: Positions) -> bool:
+    """Whether the account has no holdings, as at the first bar of a backtest."""
+    return not np.any(positions.weights)
+
+
+def is_rebalance_bar(window: Window, positions: Positions) -> bool:
+    """Whether a monthly strategy trades: at the first bar of a month (UTC), and while it holds only cash.
+
+    Needs a window of two bars.
+    """
+    months = window.times[-2:].astype("datetime64[M]")
+    return holds_only_cash(positions) or bool(months[0] != months[-1])
+
+
+def equal_weights(is_selected: np.ndarray) -> Floats:
+    """Equal weights [N] of the selected assets [N] bool; all zero if none is selected."""
+    return np.where(is_selected, 1.0 / max(int(is_selected.sum()), 1), 0.0)
+
+
+@dataclass(frozen=True)
+class EqualWeight:
+    """Equal weight of every asset with a price, rebalanced monthly, or bought once and held."""
+
+    name: str = "equal_weight"
+    rebalance: bool = True
+    feature_names: tuple[str, ...] = ()
+    lookback: int = 2
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        if not (is_rebalance_bar(window, positions) if self.rebalance else holds_only_cash(positions)):
+            return None
+        return equal_weights(window.tradable[-1])
+
+
+@dataclass(frozen=True)
+class BuyAndHold:
+    """One symbol, bought at the first bar on which it trades, and held."""
+
+    name: str
+    feature_names: tuple[str, ...] = ()
+    lookback: int = 1
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        place = window.symbols.index(self.name)
+        if not holds_only_cash(positions) or not window.tradable[-1, place]:
+            return None
+        return np.where(np.arange(len(window.symbols)) == place, 1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Index:
+    """The single asset of an index market (`baselines.index_market`), bought once and held."""
+
+    name: str = "index"
+    feature_names: tuple[str, ...] = ()
+    lookback: int = 1
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        if len(window.symbols) != 1:
+            raise InputError(
+                f"the index baseline needs a market of the index only, got {len(window.symbols)} symbols; "
+                "build one with index_market"
+            )
+        return np.ones(1) if holds_only_cash(positions) and window.tradable[-1, 0] else None
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """12-1 momentum: equal weight in the top third by return from 252 to 21 bars ago, rebalanced monthly.
+
+    Assets without a price at either bar or at the decision are skipped; ties go to the earlier symbol. Jegadeesh and
+    Titman (1993), skipping the last month.
+    """
+
+    name: str = "momentum_12_1"
+    top: float = 1 / 3
+    feature_names: tuple[str, ...] = ()
+    lookback: int = YEAR + 1
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        if len(window.close) <= YEAR or not is_rebalance_bar(window, positions):
+            return None
+        growth = window.close[-1 - MONTH] / window.close[-1 - YEAR]
+        growth[~window.tradable[-1]] = np.nan
+        priced_count = int(np.isfinite(growth).sum())
+        if not priced_count:
+            return None
+        ranking = np.argsort(-growth, kind="stable")  # NaN sorts last
+        is_selected = np.zeros(len(growth), dtype=bool)
+        is_selected[ranking[: ceil(priced_count * self.top)]] = True
+        return equal_weights(is_selected)
+
+
+@dataclass(frozen=True)
+class RandomWeights:
+    """Random long-only weights of the assets with a price (uniform Dirichlet), drawn again each month.
+
+    The draw depends only on the seed and the date of the bar, not on where a backtest starts.
+    """
+
+    seed: int = 0
+    name: str = "random_weights"
+    feature_names: tuple[str, ...] = ()
+    lookback: int = 2
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        if not is_rebalance_bar(window, positions):
+            return None
+        day = int(window.times[-1].astype("datetime64[D]").astype(np.int64))
+        sample = np.random.default_rng(key(self.seed, abs(day), "random weights")).exponential(size=len(window.symbols))
+        sample[~window.tradable[-1]] = 0.0
+        return np.asarray(sample / max(sample.sum(), 1e-12), dtype=np.float64)
+
+
+# ---------------------------------------------------------------------- portfolio optimisation
+
+
+@dataclass(frozen=True)
+class Optimised:
+    """Weights from moments of the returns of the trailing `bars` bars, fitted at the first bar of each month.
+
+    Assets need a price at the decision, at the first bar of the window, and on nine tenths of the bars between; gaps
+    are filled forward. With as many assets as returns, the singular sample covariance is shrunk as in Ledoit and Wolf
+    (2004). The account stays in cash until the window is full, and with needs_gain while no asset has a positive mean
+    return. Raises InputError with the date if a fit fails.
+    """
+
+    name: str
+    model: Weights
+    bars: int
+    needs_gain: bool = False
+    feature_names: tuple[str, ...] = ()
+
+    @property
+    def lookback(self) -> int:
+        """Bars of the window: one more price than returns."""
+        return self.bars + 1
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        if len(window.close) <= self.bars or not is_rebalance_bar(window, positions):
+            return None
+        returns, assets_fitted = trailing_returns(window, self.bars)
+        weights = np.zeros(len(window.symbols))
+        if self.needs_gain and not (returns.mean(0) > 0).any():
+            return weights
+        if len(assets_fitted) == 1:
+            weights[assets_fitted] = 1.0
+        elif len(assets_fitted):
+            weights[assets_fitted] = self._fit(returns, str(window.times[-1].astype("datetime64[D]")))
+        return weights
+
+    def _fit(self, returns: Floats, date: str) -> Floats:
+        covariance = np.cov(returns.T) if len(returns) > returns.shape[1] else shrunk_covariance(returns)
+        try:
+            fit = self.model(returns.mean(0), covariance)
+        except (ArithmeticError, RuntimeError, ValueError, np.linalg.LinAlgError) as error:
+            raise InputError(f"{self.name} could not be fitted at {date}: {error}") from error
+        return np.asarray(fit / fit.sum(), dtype=np.float64)
+
+
+def trailing_returns(window: Window, bars: int) -> tuple[Floats, np.ndarray]:
+    """Simple returns [bars, K] of the K assets with enough prices, and their indices [K] among the symbols."""
+    close = window.close[-bars - 1 :]
+    has_price = np.isfinite(close)
+    enough = has_price[0] & has_price[-1] & window.tradable[-1] & (has_price.mean(0) >= MIN_PRICED)
+    last_priced = np.maximum.accumulate(np.where(has_price, np.arange(len(close))[:, None], 0), axis=0)
+    forward_filled = np.take_along_axis(close, last_priced, 0)[:, enough]
+    returns = forward_filled[1:] / forward_filled[:-1] - 1.0
+    moving = returns.std(0) > NO_VARIANCE
+    return returns[:, moving], np.flatnonzero(enough)[moving]
+
+
+def shrunk_covariance(returns: Floats) -> Floats:
+    """Covariance [K, K] of returns [T, K], shrunk to a multiple of the identity (Ledoit and Wolf 2004, eq. 14)."""
+    count, assets = returns.shape
+    deviations = returns - returns.mean(0)
+    sample = deviations.T @ deviations / count
+    mean_variance = np.trace(sample) / assets
+    spread = np.square(sample).sum() - assets * mean_variance**2
+    noise = (np.square(np.square(deviations).sum(1)).sum() / count - np.square(sample).sum()) / count
+    shrinkage = min(noise / spread, 1.0) if spread > 0 else 1.0
+    shrunk: Floats = (1 - shrinkage) * sample + shrinkage * mean_variance * np.eye(assets)
+    return shrunk
+
+
+def _inverse_volatility(mean: Floats, covariance: Floats) -> Floats:  # noqa: ARG001
+    return np.asarray(1 / np.sqrt(np.diag(covariance)), dtype=np.float64)
+
+
+def _least_variance(covariance: Floats, gain: Floats) -> Floats:
+    """Direction of the least variance w'Cw among w >= 0 with gain'w = 1.
+
+    It is the direction of the non-negative least squares solution of |Lw|^2 + (gain'w - 1)^2 with C = L'L: along a
+    direction of variance v at gain 1, that sum has its minimum v / (1 + v), increasing with v.
+    """
+    from scipy.optimize import nnls
+
+    scale = np.sqrt(np.diag(covariance))  # variances of 1 and a gain of 1 on average condition the problem well
+    values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
+    root = (vectors * np.sqrt(np.clip(values, 0.0, None))).T  # two assets may be equal: no Cholesky factor
+    row = gain / scale
+    solution, _ = nnls(np.vstack([root, row / np.abs(row).mean()]), np.append(np.zeros(len(gain)), 1.0))
+    return np.asarray(solution / scale, dtype=np.float64)
+
+
+def _hierarchical_risk_parity(mean: Floats, covariance: Floats) -> Floats:
+    """Recursive bisection of the assets in the order of the leaves of the dendrogram, by inverse variances."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
+    variance = np.diag(covariance)
+    correlation = np.clip(covariance / np.sqrt(np.outer(variance, variance)), -1.0, 1.0)
+    distance = np.sqrt(0.5 * (1 - correlation))
+    np.fill_diagonal(distance, 0.0)
+    weights = np.ones(len(mean))
+    clusters = [leaves_list(linkage(squareform(distance, checks=False), "ward", optimal_ordering=True))]
+    while clusters:
+        whole = clusters.pop()
+        if len(whole) < 2:
+            continue
+        halves = whole[: len(whole) // 2], whole[len(whole) // 2 :]
+        left, right = (_inverse_variance_risk(covariance[np.ix_(half, half)]) for half in halves)
+        weights[halves[0]] *= right / (left + right)
+        weights[halves[1]] *= left / (left + right)
+        clusters.extend(halves)
+    return weights
+
+
+def _inverse_variance_risk(covariance: Floats) -> float:
+    """Variance of the portfolio whose weights are proportional to inverse variances."""
+    weights = 1 / np.diag(covariance)
+    weights /= weights.sum()
+    return float(weights @ covariance @ weights)
+
+
+OPTIMISED: tuple[Optimised, ...] = (
+    Optimised("inverse_volatility", _inverse_volatility, bars=252),
+    # Markowitz (1952).
+    Optimised("minimum_variance", lambda mean, covariance: _least_variance(covariance, np.ones(len(mean))), bars=252),
+    # The maximum Sharpe ratio over cash at zero; cash while no asset has a positive mean return.
+    Optimised("mean_variance", lambda mean, covariance: _least_variance(covariance, mean), bars=504, needs_gain=True),
+    # Lopez de Prado (2016), with Ward linkage.
+    Optimised("hierarchical_risk_parity", _hierarchical_risk_parity, bars=252),
+)
+
+
+# ---------------------------------------------------------------------- registry
+
 
 _BUY_AND_HOLD = EqualWeight("equal_weight_buy_and_hold", rebalance=False)
 _UNSEEDED: tuple[Strategy, ...] = (EqualWeight(), _BUY_AND_HOLD, Index(), *OPTIMISED, Momentum())
@@ -54,11 +314,7 @@ def run_baseline(name: str, panel: Panel, period: MarketPeriod) -> BacktestResul
     return backtest(strategy, panel, period)
 
 
-def run_baselines(
-    panel: Panel,
-    period: MarketPeriod,
-    names: Iterable[str] | None = None,
-) -> dict[str, BacktestResult]:
+def run_baselines(panel: Panel, period: MarketPeriod, names: Iterable[str] | None = None) -> dict[str, BacktestResult]:
     """Backtest the named baselines, or all (the index only if the panel has one), under one set of rules."""
     if names is None:
         names = [name for name in BASELINES if name != "index" or panel.benchmark is not None]

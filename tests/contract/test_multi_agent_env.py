@@ -23,7 +23,7 @@ MARKETS: dict[str, Callable[[], Any]] = {
     "desk on two assets": lambda: ExecutionMarket(
         ExecutionMarketConfig(
             orders=(1e6, 2e5, -1e5), assets=2, steps=5, cooperation=1.0, observe_price=True, observe_total=True,
-            noise_flow=1e5, informed_rate=1e5, informed_std=1.0, maker_spread=0.05, maker_skew=1e-7,
+            maker_spread=0.05, maker_skew=1e-7,
         ),
         envs=E, members=(0, 5),
     ),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from finrl_pod_app.cli.main import run
 from finrl_pod_envs.trading_envs import PortfolioEnv
-from finrl_pod_strategies.rule_based import EqualWeight
+from finrl_pod_strategies.baselines import EqualWeight
 
 from finrl_pod.data import features
 from finrl_pod.data.panel import between, make_panel, select

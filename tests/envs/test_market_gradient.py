@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 from finrl_pod_envs import market_env
-from finrl_pod_envs.state import EnvState
+from finrl_pod_envs.observation import EnvState
 from finrl_pod_envs.trading_envs import PortfolioEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -11,7 +11,7 @@ import pytest
 import torch
 from finrl_pod_envs import market_env, observation
 from finrl_pod_envs.market_env import MarketEnv
-from finrl_pod_envs.state import EnvState
+from finrl_pod_envs.observation import EnvState
 from finrl_pod_envs.trading_envs import PortfolioEnv, make_env
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -11,8 +11,6 @@ from finrl_pod.market.optimal_execution import (
     ExecutionGame,
     LinearImpact,
     almgren_chriss_holdings,
-    decay_rate,
-    effective_temporary,
     equilibrium,
     execution_cost,
     inventory_risk,
@@ -26,15 +24,15 @@ ORDER, DAYS, STEPS, VOLATILITY, RISK_AVERSION = 1e6, 5.0, 5, 0.95, 1e-6
 
 def test_published_decay_rate() -> None:
     """The paper: kappa about 0.61 a day, a half-life of 1.6 days."""
-    assert decay_rate(PAPER, VOLATILITY, RISK_AVERSION, DAYS / STEPS) == pytest.approx(0.606, abs=2e-3)
+    assert risk_aversion_of(PAPER, VOLATILITY, 0.606, DAYS / STEPS) == pytest.approx(RISK_AVERSION, rel=5e-3)
 
 
 @pytest.mark.parametrize("within_step", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("risk_aversion", [0.0, 1e-7, 1e-6, 1e-5])
-def test_closed_form_is_the_solution_of_the_linear_system(risk_aversion: float, within_step: float) -> None:
+@pytest.mark.parametrize("kappa", [0.0, 0.2, 0.6, 2.0])
+def test_closed_form_is_the_solution_of_the_linear_system(kappa: float, within_step: float) -> None:
     impact = LinearImpact(2.5e-7, 2.5e-6, within_step=within_step)
+    risk_aversion = risk_aversion_of(impact, VOLATILITY, kappa, DAYS / 20)
     trades = equilibrium(np.array([ORDER]), ExecutionGame(impact, DAYS, 20, VOLATILITY, risk_aversion))[0]
-    kappa = decay_rate(impact, VOLATILITY, risk_aversion, DAYS / 20)
     np.testing.assert_allclose(-np.diff(almgren_chriss_holdings(ORDER, DAYS, 20, kappa)), trades, rtol=1e-8, atol=1e-3)
 
 
@@ -72,16 +70,6 @@ def test_cost_matches_a_simulation_with_price_noise() -> None:
     assert cost.var() == pytest.approx(variance, rel=0.02)
 
 
-@pytest.mark.parametrize("kappa", [0.3, 0.6, 1.2])
-def test_risk_aversion_of_a_decay_rate_is_its_inverse(kappa: float) -> None:
-    assert decay_rate(PAPER, VOLATILITY, risk_aversion_of(PAPER, VOLATILITY, kappa, 0.25), 0.25) == pytest.approx(kappa)
-
-
 def test_concave_cost_is_refused() -> None:
     with pytest.raises(ConfigError, match="take more steps"):
-        effective_temporary(LinearImpact(1.0, 0.1, within_step=0.0), 1.0)
-
-
-def test_negative_impact_is_refused() -> None:
-    with pytest.raises(ConfigError, match="permanent impact must be"):
-        LinearImpact(-1.0, 0.1)
+        risk_aversion_of(LinearImpact(1.0, 0.1, within_step=0.0), 1.0, 1.0, 1.0)

@@ -7,8 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from finrl_pod_strategies.baselines import BASELINES, index_market, make_baseline, run_baseline, run_baselines
-from finrl_pod_strategies.optimised import Optimised, shrunk_covariance, trailing_returns
+from finrl_pod_strategies.baselines import (
+    BASELINES,
+    Optimised,
+    index_market,
+    make_baseline,
+    run_baseline,
+    run_baselines,
+    shrunk_covariance,
+    trailing_returns,
+)
 from skfolio import RiskMeasure
 from skfolio.optimization import HierarchicalRiskParity, InverseVolatility, MeanRisk, ObjectiveFunction
 from sklearn.covariance import LedoitWolf

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finrl_pod_strategies.rule_based import RandomWeights
+from finrl_pod_strategies.baselines import RandomWeights
 from finrl_pod_strategies.user_strategy import load_user_strategy
 
 from finrl_pod.errors import InputError

@@ -11,7 +11,7 @@ from finrl_pod_envs.custom.episode_recorder import EpisodeRecorder, record_episo
 from finrl_pod_envs.custom.loader import load_env
 from finrl_pod_envs.gymnasium_pool.drivers import check_pool
 from finrl_pod_envs.gymnasium_pool.env import WORKER_SECONDS, GymnasiumVecEnv
-from finrl_pod_envs.gymnasium_pool.spaces import PREFIX
+from finrl_pod_envs.gymnasium_pool.lanes import PREFIX
 
 from finrl_pod import user_files
 from finrl_pod.errors import ConfigError, RunError

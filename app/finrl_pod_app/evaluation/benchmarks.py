@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES, make_baseline, run_baseline
-from finrl_pod_strategies.rule_based import BuyAndHold
+from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES, BuyAndHold, make_baseline, run_baseline
 from finrl_pod_strategies.user_strategy import load_user_strategy, strategy_hash
 
 from finrl_pod.data.tensor import build_market

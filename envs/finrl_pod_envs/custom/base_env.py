@@ -88,7 +88,7 @@ class BaseVecEnv(ABC):
         final = self.observe(state)
         first_state = self.start()  # drawn at every step, so that episodes do not depend on other environments
         self._state = {
-            name: torch.where(_with_trailing_dimensions(episode_ends, x), first_state[name], x)
+            name: torch.where(episode_ends[(..., *(None,) * (x.dim() - 2))], first_state[name], x)
             for name, x in state.items()
         }
         self._age = torch.where(episode_ends, 0, self._age)
@@ -136,8 +136,3 @@ class BaseVecEnv(ABC):
         for generator, generator_state in zip(self._generators, state[STREAMS], strict=True):
             generator.set_state(generator_state.clone())
         return self.observe(self._state)
-
-
-def _with_trailing_dimensions(episode_ends: Tensor, target: Tensor) -> Tensor:
-    """[P, E] with as many trailing dimensions as `target` [P, E, ...]."""
-    return episode_ends.view(*episode_ends.shape, *(1,) * (target.dim() - 2))

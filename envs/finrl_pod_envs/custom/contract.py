@@ -167,14 +167,14 @@ class _Checker:
             if self.faults.keys() & set(FORM):
                 return run
             action = self._action(noise)
-            last_observation = _copy(observation)
+            last_rows = _rows(observation).clone()
             action_copy = action.clone()
             out = env.step(action)
             if not self.outcome(out, step):
                 return run
             if not torch.equal(action_copy, action):
                 self.faults.add("inputs", f"step {step} changed the action that it was given; copy it first")
-            if not torch.equal(_rows(last_observation).nan_to_num(), _rows(observation).nan_to_num()):
+            if not torch.equal(last_rows.nan_to_num(), _rows(observation).nan_to_num()):
                 self.faults.add(
                     "outputs",
                     f"step {step} overwrote the observation that was returned before it; return a new tensor, or "
@@ -184,7 +184,7 @@ class _Checker:
                 run.actions.append(action_copy)
                 run.steps.append(_outcome_copy(out))
             episode_ends = (out.terminated | out.truncated).cpu()
-            finals.add(last_observation, out, episode_ends, step)
+            finals.add(last_rows, out, episode_ends, step)
             has_ended |= episode_ends
             observation = out.observation
             if bool(has_ended.all()):
@@ -315,8 +315,9 @@ class _Finals:
         self.faults = faults
         self.moving_steps = self.episode_count = self.next_matches = self.last_matches = 0
 
-    def add(self, last_observation: Any, out: EnvStep, episode_ends: Tensor, step: int) -> None:
-        last, final, following = (_rows(x) for x in (last_observation, out.final_observation, out.observation))
+    def add(self, last: Tensor, out: EnvStep, episode_ends: Tensor, step: int) -> None:
+        final = _rows(out.final_observation)
+        following = _rows(out.observation)
         gap = (final - following).abs().amax(-1)
         wrong = (gap > DIFFERENT) & ~episode_ends
         if bool(wrong.any()):
@@ -352,10 +353,6 @@ class _Finals:
 def _rows(observation: Any) -> Tensor:
     x: Tensor = observation.account if isinstance(observation, Observation) else observation
     return x.detach().cpu().double()
-
-
-def _copy(observation: Any) -> Any:
-    return Observation(*map(torch.clone, observation)) if isinstance(observation, Observation) else observation.clone()
 
 
 def _outcome_copy(out: EnvStep) -> dict[str, Tensor]:

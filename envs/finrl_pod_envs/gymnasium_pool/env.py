@@ -13,8 +13,7 @@ from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.random import key
 from finrl_pod.types import EnvStep, Tensor
 from finrl_pod_envs.gymnasium_pool.drivers import LocalDriver, PoolDriver, check_pool
-from finrl_pod_envs.gymnasium_pool.lanes import LanePlan
-from finrl_pod_envs.gymnasium_pool.spaces import make_gymnasium, shapes_of
+from finrl_pod_envs.gymnasium_pool.lanes import LanePlan, make_gymnasium, shapes_of
 
 WORKER_SECONDS = 60.0  # default timeout of a step
 

@@ -25,8 +25,7 @@ from typing import TypedDict
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.process import Parent, die_with_parent, this_process
-from finrl_pod_envs.gymnasium_pool.lanes import Block, Lane, LanePlan, describe_failure
-from finrl_pod_envs.gymnasium_pool.spaces import Shapes
+from finrl_pod_envs.gymnasium_pool.lanes import Block, Lane, LanePlan, Shapes, describe_failure
 
 STEP = b""
 DONE = b""

@@ -22,9 +22,8 @@ class ExecutionMarket:
     """M agents with orders in N assets; an action is the deviation from even slices of what it has left.
 
     action 0 trades what is left in even slices, 1 and -1 buy and sell `max_rate` even slices of the largest order more.
-    The last step trades all that is left. Beside the agents there may be noise traders, informed traders who trade
-    towards a value that they know, and a market maker who charges a spread and moves his quotes against his inventory
-    (transient impact, as in Obizhaeva and Wang 2013).
+    The last step trades all that is left. There may be a market maker who charges a spread and moves his quotes against
+    his inventory (transient impact, as in Obizhaeva and Wang 2013).
 
     Observations: share of time left; remaining shares of the order per asset; with `observe_total` the sum over all
     agents together; with `observe_price` the change of each price. State: time left, shares left of every agent, change
@@ -71,7 +70,7 @@ class ExecutionMarket:
         self._orders = torch.tensor(config.orders, dtype=dtype, device=self.device)
 
     def game(self) -> ExecutionGame:
-        """The game without background traders, for its exact solutions."""
+        """The game without a market maker, for its exact solutions."""
         c = self.config
         return ExecutionGame(self.impact, c.horizon, c.steps, c.volatility, c.risk_aversion)
 
@@ -84,7 +83,6 @@ class ExecutionMarket:
         self._left = torch.zeros(*shape, self.agents, self.assets, dtype=self.dtype, device=self.device)
         self._price = torch.zeros(*shape, self.assets, dtype=self.dtype, device=self.device)
         self._transient = torch.zeros_like(self._price)
-        self._value = torch.zeros_like(self._price)
         self._begin(torch.ones_like(self._step, dtype=torch.bool))
         return self._observation()
 
@@ -104,8 +102,6 @@ class ExecutionMarket:
         self._step = self._step.masked_fill(mask, 0)
         self._price = self._price.masked_fill(asset_mask, 0.0)
         self._transient = self._transient.masked_fill(asset_mask, 0.0)
-        if config.informed_std:
-            self._value = torch.where(asset_mask, config.informed_std * self._normal(self.assets), self._value)
 
     def _normal(self, *shape: int) -> Tensor:
         """Standard normal numbers [P, E, *shape] from the stream of each member."""
@@ -121,8 +117,7 @@ class ExecutionMarket:
         config = self.config
         tau = self.tau
         trades = self._trades(action.to(self.dtype))
-        noise, informed_flow = self._background()
-        flow = trades.sum(2) + noise + informed_flow  # [P, E, N]
+        flow = trades.sum(2)  # [P, E, N]
 
         # Fill price of the step over its start, and change of the price to the next step.
         quote_move = config.maker_skew * flow
@@ -130,11 +125,11 @@ class ExecutionMarket:
         fill_move = fill.unsqueeze(2) + config.own / tau * trades  # [P, E, M, N]
         spread = config.maker_spread * trades.abs()
         transient = (self._transient + quote_move) * torch.exp(torch.tensor(-config.maker_recovery * tau))
-        caused_move = config.permanent * (flow - noise) + transient - self._transient
-        surprise = config.permanent * noise + config.volatility * tau**0.5 * self._normal(self.assets)
+        caused_move = config.permanent * flow + transient - self._transient
+        surprise = config.volatility * tau**0.5 * self._normal(self.assets)
 
         self._left = self._left - trades
-        self._price = self._price + config.permanent * (flow - noise) + surprise
+        self._price = self._price + config.permanent * flow + surprise
         self._transient = transient
         trading = trades * fill_move + spread
         waiting = self._left * caused_move.unsqueeze(2)
@@ -159,15 +154,6 @@ class ExecutionMarket:
         steps_left = (config.steps - self._step).view(self.members, self.envs, 1, 1)
         trades = self._left / steps_left + action * (config.max_rate * self.size / config.steps)
         return torch.where(steps_left <= 1, self._left, trades)
-
-    def _background(self) -> tuple[Tensor, Tensor]:
-        """Orders [P, E, N] of noise traders and of informed traders."""
-        config = self.config
-        noise = torch.zeros_like(self._price)
-        if config.noise_flow:
-            noise = config.noise_flow * self.tau**0.5 * self._normal(self.assets)
-        gap = self._value - self._price
-        return noise, config.informed_rate * self.tau * gap if config.informed_std else torch.zeros_like(gap)
 
     def _observation(self) -> JointObservation:
         config = self.config

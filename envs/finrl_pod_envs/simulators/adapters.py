@@ -12,7 +12,7 @@ from the observation before its last step, as in rsl_rl.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, TypedDict
 
 import torch
 
@@ -30,27 +30,6 @@ class Extras(TypedDict, total=False):
 
     time_outs: Tensor
     final_obs: Groups
-
-
-class VecTask(Protocol):
-    """What is used of `isaacgymenvs.tasks.base.vec_task.VecTask`.
-
-    step: actions [N, D] -> ({"obs": [N, S]}, reward [N], reset [N], {"time_outs": [N]}). A done environment is reset
-    by `reset_done`, or by the next step of the task. reset: the observation buffer as it is.
-    """
-
-    num_envs: int
-    num_obs: int
-    num_actions: int
-    rl_device: Any
-
-    def step(self, actions: Tensor) -> tuple[Groups, Tensor, Tensor, Extras]: ...
-
-    def reset(self) -> Groups: ...
-
-    def reset_idx(self, env_ids: Tensor) -> None: ...
-
-    def reset_done(self) -> tuple[Groups, Tensor]: ...
 
 
 class _SimulatorEnv:
@@ -128,7 +107,8 @@ class VecTaskEnv(_SimulatorEnv):
     that fill their observations only when they step are asked to by `compute_observations`, if they have it.
     """
 
-    def __init__(self, task: VecTask, *, members: Sequence[int] = (0,)) -> None:
+    def __init__(self, task: Any, *, members: Sequence[int] = (0,)) -> None:
+        """task: a `isaacgymenvs.tasks.base.vec_task.VecTask`."""
         super().__init__(task.num_envs, (task.num_obs, task.num_actions), task.rl_device, members)
         self.task = task
 
@@ -156,8 +136,7 @@ class VecTaskEnv(_SimulatorEnv):
 
     def _current_observation(self) -> Tensor:
         """The observation buffer [N, S] after the task has filled it."""
-        compute = getattr(self.task, "compute_observations", None)
-        if callable(compute):
+        if callable(compute := getattr(self.task, "compute_observations", None)):
             compute()
         observation: Tensor = self.task.reset()["obs"]
         return observation

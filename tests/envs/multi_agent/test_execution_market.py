@@ -85,19 +85,6 @@ def test_assets_do_not_affect_each_other() -> None:
     torch.testing.assert_close(out.reward, first + one.step(action[..., 1:]).reward)
 
 
-def test_informed_traders_move_the_price_towards_the_value_they_know() -> None:
-    config = dataclasses.replace(SMALL, informed_rate=5.0, informed_std=1.0, observe_price=True, volatility=1e-6)
-    env = market(dataclasses.replace(config, orders=(1e-9,)), envs=500)
-    env.reset(0)
-    value = env._value[0, :, 0].clone()
-    for _ in range(config.steps - 1):
-        out = env.step(torch.zeros(1, 500, 1, 1))
-    price = out.observation.own[0, :, 0, -1] * env.price_unit
-    assert torch.corrcoef(torch.stack([price, value]))[0, 1] > 0.99
-    assert ((price / value) > 0.5).all()
-    assert ((price / value) < 1.0).all()
-
-
 def test_market_maker_charges_its_spread_and_its_quotes_recover() -> None:
     base = dataclasses.replace(SMALL, orders=(2.0,), permanent=0.0, temporary=0.0, own=0.0, volatility=0.0)
     base = dataclasses.replace(base, risk_aversion=0.0)
@@ -110,14 +97,6 @@ def test_market_maker_charges_its_spread_and_its_quotes_recover() -> None:
 
     assert cost(0.0) == pytest.approx(0.5 * 2.0**2 / 2)  # no recovery: permanent impact
     assert cost(0.0) > cost(1.0) > cost(10.0) > 0.5 * 2.0**2 / 2 / 6 * 0.99
-
-
-def test_noise_traders_add_risk_but_no_expected_cost() -> None:
-    quiet, loud = (market(dataclasses.replace(SMALL, noise_flow=x), envs=4000) for x in (0.0, 3.0))
-    results = [episode(env, scale=0.0) for env in (quiet, loud)]
-    assert results[1][2].std() > 1.2 * results[0][2].std()
-    deviation = results[1][1].std(0) / np.sqrt(4000)
-    assert (np.abs(results[1][1].mean(0) - results[0][1].mean(0)) < 4 * deviation).all()
 
 
 def test_random_orders_differ_by_market_and_follow_the_seed() -> None:

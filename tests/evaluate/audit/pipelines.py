@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 from finrl_pod_envs.trading_envs import PortfolioEnv
-from finrl_pod_strategies.rule_based import EqualWeight, Momentum
+from finrl_pod_strategies.baselines import EqualWeight, Momentum
 
 from finrl_pod.data import features
 from finrl_pod.data.tensor import build_market

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from finrl_pod_app.evaluation.audit import audit_env_factory
-from finrl_pod_strategies.rule_based import EqualWeight
+from finrl_pod_strategies.baselines import EqualWeight
 
 from finrl_pod.data.flaws import check as check_flaws
 from finrl_pod.data.panel import make_panel
