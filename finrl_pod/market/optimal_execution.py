@@ -7,8 +7,7 @@ A step lasts tau. The net flow V_j of all traders (shares, purchases positive) f
 (Almgren and Chriss 2000; Carlin, Lobo and Viswanathan 2007 for several traders). A trader may also pay a quadratic cost
 of its own. Arrays are numpy float64; M traders, N steps.
 
-One trader: closed forms of Almgren and Chriss (equations 15 to 18). Holdings are shares still to trade, [N + 1] from
-the order to 0. Several traders: `predatory_holdings` is the closed form of Carlin, Lobo and Viswanathan in continuous
+`predatory_holdings` is the closed form of Carlin, Lobo and Viswanathan in continuous
 time; `equilibrium` solves the discrete game exactly, in open loop: schedules are fixed at the start. A trader minimises
 its own cost + risk, and `cooperation` times the cost + risk of each other: 0 for competitors, 1 for a team.
 """
@@ -84,18 +83,6 @@ def risk_aversion_of(impact: LinearImpact, volatility: float, kappa: float, tau:
             "take more steps or a larger temporary impact"
         )
     return 2 * eta * (math.cosh(kappa * tau) - 1) / (volatility * tau) ** 2
-
-
-def almgren_chriss_holdings(order: float, horizon: float, steps: int, kappa: float) -> Floats:
-    """Optimal holdings [N + 1] of the closed form; equal slices at kappa = 0."""
-    left = horizon * (1 - np.arange(steps + 1) / steps)
-    if kappa * horizon < 1e-6:
-        return order * left / horizon
-    # sinh(a) / sinh(b) with a <= b, without overflow
-    top = kappa * horizon
-    return np.asarray(
-        order * np.exp(kappa * left - top) * -np.expm1(-2 * kappa * left) / -math.expm1(-2 * top), dtype=np.float64
-    )
 
 
 def quadratic_form(kernel: Floats, order: float, risk: float) -> tuple[Floats, Floats]:

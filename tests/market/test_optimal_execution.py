@@ -10,7 +10,6 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.market.optimal_execution import (
     ExecutionGame,
     LinearImpact,
-    almgren_chriss_holdings,
     equilibrium,
     execution_cost,
     inventory_risk,
@@ -20,6 +19,12 @@ from finrl_pod.market.optimal_execution import (
 # Table 1 of Almgren and Chriss (2000): a million shares over five days, prices in dollars.
 PAPER = LinearImpact(permanent=2.5e-7, temporary=2.5e-6, within_step=0.0)
 ORDER, DAYS, STEPS, VOLATILITY, RISK_AVERSION = 1e6, 5.0, 5, 0.95, 1e-6
+
+
+def almgren_chriss_holdings(order: float, horizon: float, steps: int, kappa: float) -> np.ndarray:
+    """Shares still to trade [N + 1] by equation 17; equal slices at kappa = 0."""
+    left = horizon * (1 - np.arange(steps + 1) / steps)
+    return order * (np.sinh(kappa * left) / np.sinh(kappa * horizon) if kappa else left / horizon)
 
 
 def test_published_decay_rate() -> None:
