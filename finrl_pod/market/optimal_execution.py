@@ -7,9 +7,8 @@ A step lasts tau. The net flow V_j of all traders (shares, purchases positive) f
 (Almgren and Chriss 2000; Carlin, Lobo and Viswanathan 2007 for several traders). A trader may also pay a quadratic cost
 of its own. Arrays are numpy float64; M traders, N steps.
 
-`predatory_holdings` is the closed form of Carlin, Lobo and Viswanathan in continuous
-time; `equilibrium` solves the discrete game exactly, in open loop: schedules are fixed at the start. A trader minimises
-its own cost + risk, and `cooperation` times the cost + risk of each other: 0 for competitors, 1 for a team.
+`equilibrium` solves the discrete game exactly, in open loop: schedules are fixed at the start. A trader minimises its
+own cost + risk, and `cooperation` times the cost + risk of each other: 0 for competitors, 1 for a team.
 """
 
 from __future__ import annotations
@@ -115,23 +114,6 @@ class ExecutionGame:
         """Cost + risk of each trader: orders [..., M], trades [..., M, N] -> [..., M]."""
         risk = inventory_risk(orders, trades, self.volatility, self.tau)
         return execution_cost(trades, self.impact, self.tau) + self.risk_aversion * risk
-
-
-def predatory_holdings(moves: Floats, horizon: float, ratio: float, times: Floats) -> Floats:
-    """Shares bought up to `times` [K] in the equilibrium of Carlin, Lobo and Viswanathan: [M, K].
-
-    moves: shares [M] that each trader must buy by `horizon`; ratio: permanent / temporary impact.
-
-        Y_i(t) = a exp(-(n-1)/(n+1) ratio t) + b_i exp(ratio t)
-    """
-    n = len(moves)
-    mean = moves.mean()
-    decay = (n - 1) / (n + 1) * ratio
-    if ratio <= 0:
-        raise ConfigError(f"the ratio of permanent to temporary impact must be above 0, got {ratio:g}")
-    shared_kernel = times / horizon if n == 1 else np.expm1(-decay * times) / math.expm1(-decay * horizon)
-    apart = np.expm1(ratio * times) / math.expm1(ratio * horizon)
-    return np.asarray(mean * shared_kernel + (moves - mean)[:, None] * apart)
 
 
 def equilibrium(orders: Floats, game: ExecutionGame, cooperation: float = 0.0) -> Floats:

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
-from finrl_pod.errors import ConfigError
 from finrl_pod.market.optimal_execution import (
     ExecutionGame,
     LinearImpact,
     best_response_gains,
     equilibrium,
-    predatory_holdings,
 )
 
 RATIO = 3.0
+
+
+def predatory_holdings(moves: np.ndarray, horizon: float, ratio: float, times: np.ndarray) -> np.ndarray:
+    """Shares bought up to `times` [K] in the equilibrium of Carlin, Lobo and Viswanathan: [M, K].
+
+    moves: shares [M] that each trader must buy by `horizon`; ratio: permanent / temporary impact.
+
+        Y_i(t) = a exp(-(n-1)/(n+1) ratio t) + b_i exp(ratio t)
+    """
+    n = len(moves)
+    mean = moves.mean()
+    decay = (n - 1) / (n + 1) * ratio
+    shared_kernel = times / horizon if n == 1 else np.expm1(-decay * times) / math.expm1(-decay * horizon)
+    apart = np.expm1(ratio * times) / math.expm1(ratio * horizon)
+    return np.asarray(mean * shared_kernel + (moves - mean)[:, None] * apart)
 
 
 def bought(trades: np.ndarray) -> np.ndarray:
@@ -74,8 +89,3 @@ def test_a_teams_optimum_cannot_be_improved_in_any_direction(orders: tuple[float
     others = game.objectives(x, best + change).sum(-1)
     assert (others > game.objectives(x, best).sum()).all()
     assert game.objectives(x, equilibrium(x, game)).sum() > game.objectives(x, best).sum()
-
-
-def test_ratio_must_be_positive() -> None:
-    with pytest.raises(ConfigError, match="ratio"):
-        predatory_holdings(np.array([1.0, 0.0]), 1.0, 0.0, np.linspace(0, 1, 3))

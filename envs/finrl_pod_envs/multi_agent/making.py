@@ -71,9 +71,7 @@ class MakingMarket:
     def problem(self) -> MakerProblem:
         """The problem of one maker among noise traders, for its exact solution."""
         c = self.config
-        return MakerProblem(
-            c.intensity, c.decay, c.volatility, c.horizon, c.max_inventory, running_penalty=c.running_penalty
-        )
+        return MakerProblem(c.intensity, c.decay, c.horizon, c.max_inventory, c.running_penalty)
 
     # ------------------------------------------------------------------ episodes
 
