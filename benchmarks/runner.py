@@ -36,9 +36,9 @@ class Benchmark(NamedTuple):
 
 PRECISION = ("matmul_precision", "activation_dtype")
 BENCHMARKS: Mapping[str, Benchmark] = {
-    "env": Benchmark("speed.env:env_rows", "steps/s of an environment", PRECISION, "auto"),
-    "ppo": Benchmark("speed.ppo:ppo_rows", "samples/s of PPO, end to end", device="auto"),
-    "population": Benchmark("speed.ppo:population_rows", "samples/s of many members relative to one", device="auto"),
+    "env": Benchmark("speed.market_rates:env_rows", "steps/s of an environment", PRECISION, "auto"),
+    "ppo": Benchmark("speed.market_rates:ppo_rows", "samples/s of PPO, end to end", device="auto"),
+    "population": Benchmark("speed.market_rates:population_rows", "samples/s of many members over one", device="auto"),
     "sac": Benchmark("speed.sac:sac_rows", "updates/s of soft actor-critic and of Stable-Baselines3", device="auto"),
     "pipeline": Benchmark("speed.pipeline:pipeline_rows", "collecting and learning concurrently and alternately"),
     "backtest": Benchmark("speed.backtest:backtest_rows", "backtests/s of many variations, and of vectorbt and bt"),

@@ -14,7 +14,7 @@ from finrl_pod_app.setup.presets import preset
 from finrl_pod_app.training.start_policy import score_updates
 
 from benchmarks.agents import accounts, statistics
-from benchmarks.harness.results import FOLDER
+from benchmarks.harness.rows import FOLDER
 from finrl_pod import random
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.splits import REWARD_LAG, Splits, make_splits

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.agents import statistics
-from benchmarks.harness.results import Record
+from benchmarks.harness.rows import Record
 from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod.promotion.edge import SelectedPeriod, measure_edge
 from finrl_pod.promotion.verdict import Edge

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.results import FOLDER, Record
+from benchmarks.harness.rows import FOLDER, Record
 from finrl_pod.evaluate.intervals import resample_bars
 from finrl_pod.types import Floats
 

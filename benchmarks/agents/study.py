@@ -21,8 +21,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 from benchmarks.agents import cells, gate, statistics, summary, worlds
-from benchmarks.harness.results import FOLDER, Record, append, read
-from benchmarks.harness.rows import Row, log_progress
+from benchmarks.harness.rows import FOLDER, Record, Row, append, log_progress, read
 from finrl_pod.files import write_text
 
 ROWS = FOLDER / "agents.jsonl"

@@ -1,4 +1,4 @@
-"""Pooled rows and Markdown tables of the study of agents."""
+"""Pooled rows and tables of the study of agents."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.agents import statistics
 from benchmarks.agents.cells import FOLDS, returns_file
@@ -15,6 +16,28 @@ GROUPS = ("folds", "sub-universes")
 POOLED = "pooled_sharpe_difference"
 STRESS = "stress_difference"
 HELD = ("active_share", "turnover", "drawdown", "base_drawdown", "base_sharpe")
+POOLED_COLUMNS = [
+    *("cells", "condition", "agent", "value", "low", "high", "information_ratio.value", "information_ratio.low"),
+    *("information_ratio.high", "alpha.value", "tracking_error.value", "beta.value", "active_share", "turnover"),
+    *("seeds", "number"),
+]
+WORLD_COLUMNS = ["world", "closed_form", "revealed", "rl", "members", "seeds"]
+BRIEF_COLUMNS = [
+    *(
+        "name",
+        "value",
+        "low",
+        "high",
+        "world",
+        "promoted",
+        "worlds",
+        "percentile_95",
+        "market",
+        "fold",
+        "rate",
+        "seeds",
+    ),
+]
 BRIEF_ROWS = ("placebo", "rl_no_edge", "null_world_trained", "no_edge_difference", "planted_capture", STRESS)
 
 
@@ -127,72 +150,14 @@ def _no_edge(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    pooled_rows = [row for row in rows if row["name"] == POOLED]
-    sections = []
-    for group in GROUPS:
-        selection = [row for row in pooled_rows if row["config"]["cells"] == group]
-        normal = [row for row in selection if row["config"]["condition"] == "as they are"]
-        if normal:
-            sections.append(_agents_table(normal))
-        if normal and group == "folds":
-            sections.append(_folds_table(normal))
-        if condition_rows := [row for row in selection if row["config"]["condition"] != "as they are"]:
-            sections.append(_conditions_table(normal, condition_rows))
-    if worlds := [row["config"] for row in rows if row["name"] == "rl_beyond_linear"]:
-        sections.append(_worlds_table(worlds))
-    for name in BRIEF_ROWS:
-        sections.append("\n".join(f"{name}: {_brief(row)}" for row in rows if row["name"] == name))
-    return "\n\n".join(section for section in sections if section) + "\n"
-
-
-def _brief(row: Row) -> str:
-    keys = ("world", "promoted", "worlds", "percentile_95", "information_ratio", "market", "fold", "rate", "seeds")
-    selection = {key: row["config"][key] for key in keys if key in row["config"]}
-    return f"{row['value']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f}) {selection}"
-
-
-def _table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    rows = [header, ["---"] * len(header), *lines]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
-
-
-def _agents_table(rows: Sequence[Row]) -> str:
-    lines = []
-    for row in rows:
-        x = row["config"]
-        ratio = x["information_ratio"]
-        lines.append(
-            (
-                *(x["agent"], f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"),
-                f"{row['value']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f})",
-                *(f"{x['alpha']['value']:.2%}", f"{x['tracking_error']['value']:.2%}", f"{x['beta']['value']:.3f}"),
-                *(f"{x['active_share']:.1%}", f"{x['turnover']:.2f}", x["seeds"], x["number"]),
-            )
-        )
-    header = ("agent", "information ratio (90%)", "Sharpe difference (90%)", "alpha", "tracking error", "beta")
-    return _table((*header, "active share", "turnover", "seeds", "cells"), lines)
-
-
-def _folds_table(rows: Sequence[Row]) -> str:
-    names = [*rows[0]["config"]["by_cell"]]
-    cells = [(row["config"]["agent"], row["config"]["by_cell"]) for row in rows]
-    lines = [(agent, *(f"{x[name][0]:+.3f}" if name in x else "" for name in names)) for agent, x in cells]
-    return _table(("agent", *names), lines)
-
-
-def _conditions_table(normal: Sequence[Row], condition_rows: Sequence[Row]) -> str:
-    lines = []
-    for row in normal:
-        agent = row["config"]["agent"]
-        changes = {x["config"]["condition"]: x for x in condition_rows if x["config"]["agent"] == agent}
-        if len(changes) == 2:
-            cells = [row, changes["doubled costs"], changes["one more bar of delay"]]
-            texts = [f"{x['value']:+.3f}, {x['config']['information_ratio']['value']:.2f}" for x in cells]
-            lines.append((agent, *texts))
-    return _table(("agent", "as they are", "doubled costs", "one more bar of delay"), lines)
-
-
-def _worlds_table(worlds: Sequence[dict[str, Any]]) -> str:
-    names = ("closed_form", "revealed", "rl", "members")
-    lines = [(x["world"], *(f"{x[n]:.2f}" if n in x else "" for n in names), x["seeds"]) for x in worlds]
-    return _table(("world", "closed form", "law as a feature", "RL", "its members alone", "seeds"), lines)
+    """The pooled rows and the rows of simulated markets, as tables of text."""
+    frame = pd.json_normalize([{**row["config"], **row} for row in rows])
+    selections = [
+        (frame["name"] == POOLED, POOLED_COLUMNS),
+        (frame["name"] == "rl_beyond_linear", WORLD_COLUMNS),
+        (frame["name"].isin(BRIEF_ROWS), BRIEF_COLUMNS),
+    ]
+    return "\n\n".join(
+        frame[selection].reindex(columns=columns).to_string(index=False, na_rep="", float_format="{:.4f}".format)
+        for selection, columns in selections
+    )

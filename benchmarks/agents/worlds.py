@@ -20,7 +20,6 @@ from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, with_extra_feature
 from finrl_pod.promotion.edge import SelectedPeriod, measure_edge
 from finrl_pod.promotion.verdict import Edge
-from finrl_pod.rl.acting.closed_form import TiltReturns, scaled, solve
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.algorithm_configs import AnalyticConfig
 from finrl_pod.settings.run import EnvironmentConfig, GateConfig, MandateConfig, RunConfig, SplitConfig
@@ -376,79 +375,34 @@ def null_row(world: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     market = history.mean(1) - history.mean()
     beta = (history * market[:, None]).mean(0) / (market**2).mean()
     means = (beta * price if price else np.full(len(beta), NULL_MEAN)) / statistics.YEAR
-    cases: list[str] = []
-    betas = []
+    edges = []
     for batch in range(NULL_COUNT // NULL_BATCH):
         rng = np.random.default_rng([batch, 46, *world.encode()])
-        bars = len(WORLD_TIMES)
-        histories = [history[rng.integers(0, len(history), bars)] - history.mean(0) + means for _ in range(NULL_BATCH)]
-        for edge in solved_edges(histories):
-            cases.append(edge.case)
-            betas.append(edge.beta)
+        for _ in range(NULL_BATCH):
+            days = rng.integers(0, len(history), len(WORLD_TIMES))
+            edges.append(solved_edge(price_problem(history[days] - history.mean(0) + means, "null")))
+    cases = [edge.case for edge in edges]
     promotions = cases.count("shown")
     counts = {case: cases.count(case) for case in sorted(set(cases))}
     config = {**settings, "world": world, "promoted": promotions, "worlds": NULL_COUNT, "cases": counts}
-    config |= {"mean_beta": float(np.mean(betas)), "algorithm": "closed_form"}
-    rate = promotions / NULL_COUNT
-    return statistics.single_record("null_world_trained", rate, config)
+    config |= {"mean_beta": float(np.mean([edge.beta for edge in edges])), "algorithm": "closed_form"}
+    return statistics.single_record("null_world_trained", promotions / NULL_COUNT, config)
 
 
-def solved_edges(worlds: list[Floats]) -> list[Edge]:
-    """The edges of champions solved in worlds of returns [T, N], over the base, on test and validation.
-
-    All worlds are simulated together, by `tilt_accounts`.
-    """
-    problems = [price_problem(returns, f"null-{i}") for i, returns in enumerate(worlds)]
-    first = problems[0].train[0]
-    last = problems[0].train[1] - 1
-    cost = problems[0].environment.cost_bps / 1e4
-    close = np.stack([problem.market.close.numpy() for problem in problems], 1)  # [T, W, N]
-    features = np.stack([problem.market.features.numpy() for problem in problems], 1)  # [T, W, N, F]
-    count = len(worlds)
-    size = features.shape[-1]
-    tilts = np.broadcast_to(np.vstack([np.zeros(size), 0.2 * np.eye(size)]), (count, size + 1, size))
-    gross, net = (tilt_accounts(close, features, tilts, first, last, rate) for rate in (0.0, cost))  # [T, W, 1 + F]
-    weights = np.zeros((count, 2, size))
-    for i, problem in enumerate(problems):
-        tilt_returns = TiltReturns(gross[:, i, 0], *((x[:, i, 1:] - x[:, i, :1]).T for x in (gross, net)))
-        weights[i, 1] = scaled(solve(tilt_returns), problem.market, first, last)
+def solved_edge(problem: accounts.Problem) -> Edge:
+    """The edge of the solved champion over the base, on test and validation."""
+    start = accounts.closed_form_weights(problem)
+    agents = accounts.linear(problem, torch.stack([0 * start, start]))
+    base, account = accounts.returns(problem, agents)
     validation = make_splits(WORLD_TIMES, WORLD_SPLITS).validation
-    test = tilt_accounts(close, features, weights, *problems[0].test, cost)
-    validation_returns = tilt_accounts(close, features, weights, validation.first, validation.last, cost)
+    selection_base, selection = accounts.returns(problem, agents, (validation.first, validation.last))
+    active = selection - selection_base
     gate = GateConfig()
-    edges = []
-    for i in range(count):
-        active = validation_returns[:, i, 1] - validation_returns[:, i, 0]
-        selected_period = SelectedPeriod(active, validation_returns[:, i, 0], active[:, None])
-        edges.append(
-            measure_edge(
-                test[:, i, 1],
-                test[:, i, 0],
-                np.zeros(len(test)),
-                level=gate.significance_level,
-                minimum=gate.minimum_edge,
-                validation=selected_period,
-            )
-        )
-    return edges
-
-
-def tilt_accounts(close: Floats, features: Floats, weights: Floats, first: int, last: int, cost: float) -> Floats:
-    """Simple returns [L, W, A] of accounts under the default mandate in W worlds at once, from bar first to last.
-
-    close: [T, W, N]; features: [T, W, N, F]; weights: [W, A, F] of linear scores. Accounting as in the product, with
-    equal base weights, fills at the next close and a proportional cost, without the entry.
-    """
-    mandate = MandateConfig()
-    growth = close[1:] / close[:-1]
-    shape = (*weights.shape[:2], close.shape[2])
-    now = holdings = np.full(shape, 1 / shape[2])
-    rows = []
-    for t in range(first, last):
-        scores = np.einsum("wnf,waf->wan", features[t], weights, optimize=True)
-        targets = np.exp(mandate.tilt * np.tanh(scores))
-        change = mandate.trade_speed * (targets / targets.sum(-1, keepdims=True) - now)
-        rows.append((holdings * (growth[t, :, None] - 1)).sum(-1) - cost * np.abs(change).sum(-1))
-        holdings = (now + change) * growth[t, :, None]
-        holdings = now = holdings / holdings.sum(-1, keepdims=True)
-    return np.array(rows)
+    return measure_edge(
+        account,
+        base,
+        np.zeros(len(base)),
+        level=gate.significance_level,
+        minimum=gate.minimum_edge,
+        validation=SelectedPeriod(active, selection_base, active[:, None]),
+    )

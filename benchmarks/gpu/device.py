@@ -26,12 +26,10 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.plan import Fault, plan_rows
-from benchmarks.harness.results import ROOT
-from benchmarks.harness.rows import CPU, Row, log_progress, single_row
+from benchmarks.harness.rows import CPU, ROOT, Row, log_progress, single_row
 from benchmarks.harness.simulated_markets import random_walks
 from benchmarks.learning.leaked_signal import EQUIVARIANT, seconds_to_share
-from benchmarks.speed.env import env_rows
-from benchmarks.speed.ppo import population_rows, ppo_rows
+from benchmarks.speed.market_rates import env_rows, population_rows, ppo_rows
 from benchmarks.speed.sac import SacSettings, sac_rows
 from benchmarks.speed.speed_env import SpeedSettings
 from finrl_pod.data.panel import make_panel

@@ -16,8 +16,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from benchmarks.gpu.launches import Recording, record
-from benchmarks.harness.results import FOLDER
-from benchmarks.harness.rows import Row, single_row
+from benchmarks.harness.rows import FOLDER, Row, single_row
 from benchmarks.speed.speed_env import SpeedSettings, make_speed_env
 from finrl_pod.errors import ConfigError
 from finrl_pod.native.device import INTERPRET, as_on_device, is_triton_installed

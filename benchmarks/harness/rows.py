@@ -1,4 +1,4 @@
-"""Benchmark results: rows of numbers with their config, and the machine they were measured on."""
+"""Benchmark results: rows, the machine, and the results files of studies with one JSON line per training."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from finrl_pod_app.setup.doctor import installed_versions
@@ -47,6 +47,10 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
+FOLDER = Path(__file__).parents[1]  # contains the protocols and the results files
+ROOT = FOLDER.parent
+Record = dict[str, Any]
+ResultT = TypeVar("ResultT")
 MIN_FIXED_POINT = 5e-4  # smaller values are printed in scientific notation
 CPU = torch.device("cpu")
 COLUMNS = ("name", "value", "low", "high", "unit")
@@ -128,3 +132,51 @@ def _short(value: float) -> str:
     if 0 < abs(value) < MIN_FIXED_POINT:
         return f"{value:.1e}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
+
+
+class Job(NamedTuple):
+    """A training of a study. key: identifies its record. measure: returns the rest of the record."""
+
+    key: Mapping[str, Any]
+    measure: Callable[[], Mapping[str, Any]]
+
+
+def read(path: Path) -> list[Record]:
+    """Read complete lines; an incomplete one (after a kill) is skipped, and its training is repeated."""
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            log_progress(f"{path}: skipped an incomplete line")
+    return records
+
+
+def append(path: Path, *records: Mapping[str, Any]) -> None:
+    """Append lines in one write and sync them to disk; several processes may share the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, "".join(json.dumps(record, allow_nan=False) + "\n" for record in records).encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def run_missing(path: Path, jobs: Iterable[Job]) -> None:
+    """Run the jobs whose records are missing and append each record, with its seconds, when it is finished."""
+    for job in jobs:
+        if any(job.key.items() <= record.items() for record in read(path)):
+            continue
+        log_progress(f"{time.strftime('%H:%M:%S')} {', '.join(map(str, job.key.values()))}")
+        result, seconds = measure_seconds(job.measure)
+        append(path, {**job.key, **seconds, **result})
+
+
+def measure_seconds(work: Callable[[], ResultT]) -> tuple[ResultT, dict[str, float]]:
+    """The result of a call, with its `seconds` and `cpu_seconds`."""
+    wall_start = time.perf_counter()
+    cpu_start = time.process_time()
+    result = work()
+    seconds = time.perf_counter() - wall_start
+    return result, {"seconds": round(seconds, 2), "cpu_seconds": round(time.process_time() - cpu_start, 2)}

@@ -20,8 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks.harness.options import check_minimum
-from benchmarks.harness.results import FOLDER
-from benchmarks.harness.rows import CPU, Row, log_progress, measure_rates, median_row, single_row
+from benchmarks.harness.rows import CPU, FOLDER, Row, log_progress, measure_rates, median_row, single_row
 from benchmarks.speed.speed_env import CASH, COST_BPS, SpeedSettings, make_market
 from finrl_pod.errors import SetupError
 from finrl_pod.evaluate.backtest import simulate

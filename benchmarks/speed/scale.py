@@ -29,8 +29,7 @@ import numpy as np
 import torch
 from finrl_pod_app.setup.presets import config_text, for_panel, preset
 
-from benchmarks.harness.results import FOLDER, Job, read, run_missing
-from benchmarks.harness.rows import CPU, Row, describe, single_row
+from benchmarks.harness.rows import CPU, FOLDER, Job, Row, describe, read, run_missing, single_row
 from finrl_pod.data.panel import BARS, make_panel
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, DataError

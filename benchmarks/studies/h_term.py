@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness.results import FOLDER, Job, read, run_missing
-from benchmarks.harness.rows import CPU, Row, median_row
+from benchmarks.harness.rows import CPU, FOLDER, Job, Row, median_row, read, run_missing
 from benchmarks.learning.planted import RECIPE, attained_fraction, planted_market
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.run import EnvironmentConfig

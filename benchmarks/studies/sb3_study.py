@@ -35,8 +35,7 @@ import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.gymnasium_pool.lanes import to_action
 
-from benchmarks.harness.results import FOLDER, Job, Record, measure_seconds, read, run_missing
-from benchmarks.harness.rows import Row, single_row
+from benchmarks.harness.rows import FOLDER, Job, Record, Row, measure_seconds, read, run_missing, single_row
 from benchmarks.studies.zoo_settings import STAGES, Cell, linear, ours
 from finrl_pod.evaluate.intervals import difference_interval, interquartile_mean
 from finrl_pod.rl.training.learner import Learner

@@ -9,7 +9,7 @@ import pytest
 import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
-from benchmarks.harness.results import Job, append, read, run_missing
+from benchmarks.harness.rows import Job, append, read, run_missing
 from benchmarks.studies.sb3_study import OURS, THEIRS, key_of, rows_of
 from benchmarks.studies.zoo_settings import STAGES, Cell, ours
 from finrl_pod.rl.training.learner import Learner
