@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from finrl_pod_app.prices.market_setup import make_market
-from finrl_pod_app.prices.panels import load_panel
+from finrl_pod_app.prices.stored_prices import load_panel
 from finrl_pod_app.setup.presets import preset
 from finrl_pod_app.training.start_policy import score_updates
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from finrl_pod_app.prices.panels import load_panel
+from finrl_pod_app.prices.stored_prices import load_panel
 from finrl_pod_app.setup.presets import preset
 from scipy.interpolate import RegularGridInterpolator
 

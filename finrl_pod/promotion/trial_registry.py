@@ -239,14 +239,6 @@ class TrialRegistry:
             data = _same_market_data(database, look, dataset_fingerprint(panel))
             return development_looks + _count(database, data, look, without=DEVELOPMENT_SUBJECT)
 
-    def descriptions(self, data: str) -> list[str]:
-        """What the looks at a data set tested, oldest first, each once."""
-        if not self.path.exists():
-            return []
-        with self._open() as database:
-            rows = database.execute("SELECT what FROM looks WHERE data = ? ORDER BY rowid", (data,)).fetchall()
-        return list(dict.fromkeys(str(what) for (what,) in rows))
-
     def verdict(self, look: Look) -> Verdict | None:
         """The saved verdict of a look, or None. Raises RunError if it is damaged."""
         with self._open() as database:

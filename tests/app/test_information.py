@@ -1,4 +1,4 @@
-"""Commands that only inform: shell completion, the glossary, lists; they load no torch."""
+"""Commands that only inform: lists; they load no torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.cli.setup_commands import COMPLETE, Shell
 from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.report.verdict_text import verdict_lines
 
@@ -20,53 +18,9 @@ from finrl_pod.promotion.trial_registry import Look, Trial, TrialRegistry
 from finrl_pod.promotion.verdict import Rule, Verdict
 
 
-@pytest.mark.parametrize("shell", get_args(Shell))
-def test_script_asks_the_command_itself(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert f"{COMPLETE}=complete_{shell}" in script
-    if shell == "bash":
-        assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("finrl-pod tour", ["tournament"]),
-        ("finrl-pod data im", ["import"]),
-        ("finrl-pod backtest --cost", ["--cost-bps"]),
-    ],
-)
-def test_commands_and_options_are_completed(
-    words: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv(COMPLETE, "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
-    assert run([]) == 0
-    assert capsys.readouterr().out.split() == expected
-
-
-def test_unknown_shells_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["completion", "tcsh"]) == 2
-    assert "SHELL must be one of bash, zsh, fish, got tcsh" in capsys.readouterr().err
-
-
-def test_glossary_explains_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["glossary", "pbo"]) == 0
-    assert capsys.readouterr().out.startswith("probability of backtest overfitting (PBO): share of splits")
-    assert run(["glossary"]) == 0
-    assert "](" not in capsys.readouterr().out
-    assert run(["glossary", "tunrover"]) == 2
-    assert "did you mean turnover?" in capsys.readouterr().err
-    assert run(["glossary", "shrape"]) == 2
-    assert "did you mean Sharpe?" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "subjects", "earlier"),
-    [([], range(2, 7), ": 2 earlier looks, see --all\n"), (["--last", "1"], [6], "6 earlier looks"),
-     (["--all"], range(7), "")],
+    [([], range(2, 7), ": 2 earlier looks, see --all\n"), (["--all"], range(7), "")],
 )  # fmt: skip
 def test_trials_lists_the_last_looks_or_all(
     options: list[str],
@@ -108,9 +62,7 @@ def test_the_verdict_is_a_list_of_rules() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "arguments", [["data", "list"], ["trials"], ["--help"], ["glossary"], ["completion", "zsh"], ["algorithms"]]
-)
+@pytest.mark.parametrize("arguments", [["data", "list"], ["trials"], ["--help"], ["algorithms"]])
 def test_commands_that_inform_load_no_torch(arguments: list[str], tmp_path: Path) -> None:
     code = (
         f"import sys\nfrom finrl_pod_app.cli.main import run\nassert run({arguments!r}) == 0\n"

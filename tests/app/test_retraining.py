@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 from finrl_pod_app.cli import main
 from finrl_pod_app.evaluation import promotion
-from finrl_pod_app.prices import data_import as data_refresh
-from finrl_pod_app.prices.data_import import refresh_panel
+from finrl_pod_app.prices import stored_prices as data_refresh
+from finrl_pod_app.prices.stored_prices import refresh_panel
 from finrl_pod_app.training.registry import moved_splits
 
 from finrl_pod.data.splits import make_splits

@@ -12,7 +12,7 @@ import pytest
 import torch
 from finrl_pod_app.evaluation.audit import audit_run
 from finrl_pod_app.evaluation.sweeps import run_sweep
-from finrl_pod_app.prices.panels import backtest_period
+from finrl_pod_app.prices.stored_prices import backtest_period
 from finrl_pod_strategies.baselines import BASELINES
 
 from finrl_pod.errors import ConfigError, DataError, InputError, Interrupted, RunError, SetupError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from finrl_pod_app.cli.data import app
-from finrl_pod_app.prices.data_import import refresh_panel
+from finrl_pod_app.prices.stored_prices import refresh_panel
 from pytest_httpserver import HTTPServer
 from typer.testing import CliRunner, Result
 from werkzeug import Request, Response

@@ -61,7 +61,7 @@ from finrl_pod_app.api.results import (
 from finrl_pod_app.api.training import TrainedAgent, progress_shown
 from finrl_pod_app.evaluation.backtests import SplitName, in_sample, prepare, run_references
 from finrl_pod_app.evaluation.champions import strategy_identity
-from finrl_pod_app.prices.panels import backtest_period, splits_of_panel
+from finrl_pod_app.prices.stored_prices import backtest_period, splits_of_panel
 from finrl_pod_app.setup.overrides import override_config
 from finrl_pod_app.setup.presets import for_stored_panel
 

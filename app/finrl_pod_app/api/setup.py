@@ -28,7 +28,7 @@ from finrl_pod_app.prices.market_setup import (
     training_env,
     with_effective_settings,
 )
-from finrl_pod_app.prices.panels import check_prices, load_panel
+from finrl_pod_app.prices.stored_prices import check_prices, load_panel
 from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.setup.doctor import pick_device
 

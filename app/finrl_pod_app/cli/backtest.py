@@ -13,7 +13,6 @@ from finrl_pod_app.cli.options import (
     check_exists,
     check_panel,
     check_run_folder,
-    note_default_prices,
     print_json,
     run_or_strategy,
     setting_option,
@@ -131,8 +130,6 @@ def backtest(
         print_json(report.to_dict())
     else:
         console.show_result(report, out)
-        if isinstance(target, str) and paper is None:
-            note_default_prices(data)
 
 
 def sweep(
@@ -187,8 +184,6 @@ def sweep(
         print_json(document)
     else:
         console.show_sweep(document, out)
-        if strategy:
-            note_default_prices(data)
 
 
 def _orders(text: str) -> OrderRules:

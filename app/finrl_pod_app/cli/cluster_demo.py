@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import sys
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,11 @@ from finrl_pod_app.training.ray_nodes import RayNode, local_cluster
 from finrl_pod_app.training.tournaments import run_tournament
 
 LOOK_SECONDS = 0.05
+SENTENCES = {
+    "node_joined": "node {node:.8} joined (process {pid})",
+    "node_lost": "node {node:.8} was lost",
+    "restarted": "assignment {assignment} of slot {slot} was started again",
+}
 
 
 def demo_config(seed: int) -> RunConfig:
@@ -44,34 +50,17 @@ def demo_config(seed: int) -> RunConfig:
     return dataclasses.replace(quick, seed=seed, threads=1, tournament=tournament)
 
 
-class NodeKiller(threading.Thread):
-    """Kills a node once it has given a result and trains again, judged by the event log."""
-
-    def __init__(self, log: Path, node: RayNode) -> None:
-        super().__init__(daemon=True)
-        self._log = log
-        self._node = node
-        self._stop_event = threading.Event()
-        self.killed = False
-
-    def run(self) -> None:
-        """Look at the log until it is time."""
-        while not self._stop_event.wait(LOOK_SECONDS):
-            if self._log.exists() and self._is_time(read_events(self._log)):
-                self._node.kill()
-                self.killed = True
-                return
-
-    def stop(self) -> None:
-        """Give up."""
-        self._stop_event.set()
-        self.join()
-
-    def _is_time(self, events: Sequence[Mapping[str, Any]]) -> bool:
-        pids = self._node.pids
+def kill_while_training(log: Path, node: RayNode, stop: threading.Event, killed: threading.Event) -> None:
+    """Kill a node once it has returned a result and trains again, according to the event log."""
+    while not stop.wait(LOOK_SECONDS):
+        events = read_events(log) if log.exists() else []
+        pids = node.pids
         node_ids = {event["node"] for event in events if event["event"] == "node_joined" and event["pid"] in pids}
         results = [i for i, event in enumerate(events) if event["event"] == "result" and event["node"] in node_ids]
-        return bool(results) and any(event["event"] == "assigned" for event in events[results[0] + 1 :])
+        if results and any(event["event"] == "assigned" for event in events[results[0] + 1 :]):
+            node.kill()
+            killed.set()
+            return
 
 
 def run_demo(out: Path, seed: int) -> RunReport:
@@ -79,44 +68,39 @@ def run_demo(out: Path, seed: int) -> RunReport:
     config = demo_config(seed)
     with locked_folder(out, RUN):
         write_config(config_text(config), out / "config.toml")
+    stop = threading.Event()
+    killed = threading.Event()
     with local_cluster(nodes=2) as cluster:
-        killer = NodeKiller(out / "events.jsonl", cluster.nodes[1])
+        arguments = (out / "events.jsonl", cluster.nodes[1], stop, killed)
+        killer = threading.Thread(target=kill_while_training, args=arguments, daemon=True)
         killer.start()
         try:
             report = run_tournament(
                 config, out, device="cpu", engine=EngineOptions("ray", shards=2, address=cluster.address)
             )
         finally:
-            killer.stop()
-        if not killer.killed:
+            stop.set()
+            killer.join()
+        if not killed.is_set():
             cluster.nodes[1].check()
-    if not killer.killed:
-        raise RunError("the second node gave no result in time to be killed; run the demo again")
-    if not isinstance(report, RunReport):
-        raise RunError("the demo ran on an environment without a market")
+            raise RunError("the second node gave no result in time to be killed; run the demo again")
+    assert isinstance(report, RunReport)  # the demo runs on a market
     return report
 
 
 def summary(report: RunReport, events: Sequence[Mapping[str, Any]]) -> str:
     """What happened, for a person."""
-    by_kind = {kind: [event for event in events if event["event"] == kind] for kind in {x["event"] for x in events}}
-    lines = [f"{event['time']:6.1f} s  {_sentence(event)}" for event in events if event["event"] in _SENTENCES]
-    lines += [f"{len(by_kind['assigned'])} assignments, {len(by_kind['result'])} results; leaderboard:"]
+    counts = Counter(event["event"] for event in events)
+    lines = [
+        f"{event['time']:6.1f} s  {SENTENCES[event['event']].format(**event)}"
+        for event in events
+        if event["event"] in SENTENCES
+    ]
+    lines += [f"{counts['assigned']} assignments, {counts['result']} results; leaderboard:"]
     for row in report.leaderboard:
         score = number(row.score, 3)
         lines.append(f"  {row.id}  slot {row.slot}  assignment {row.assignment}  score {score}")
     return "\n".join(lines)
-
-
-_SENTENCES = {
-    "node_joined": "node {node:.8} joined (process {pid})",
-    "node_lost": "node {node:.8} was lost",
-    "restarted": "assignment {assignment} of slot {slot} was started again",
-}
-
-
-def _sentence(event: Mapping[str, Any]) -> str:
-    return _SENTENCES[event["event"]].format(**event)
 
 
 def main(arguments: Sequence[str]) -> int:

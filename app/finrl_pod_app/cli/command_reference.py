@@ -20,34 +20,25 @@ or environment, with one sentence on standard error; 130 interrupted.
 
 def reference() -> str:
     """The page: every command with its arguments and options, groups before their commands."""
-    return "\n".join([HEADER, *_sections(typer.main.get_command(app), "finrl-pod")]) + "\n"
+    return "\n".join([HEADER, *_sections(typer.main.get_command(app), "")]) + "\n"
 
 
-def _sections(command: Any, name: str) -> Iterator[str]:
-    for child in getattr(command, "commands", {}).values():
-        if child.hidden:
+def _sections(group: Any, prefix: str) -> Iterator[str]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _sections(command, f"{name} ")
             continue
-        path = f"{name} {child.name}"
-        if hasattr(child, "commands"):
-            yield from _sections(child, path)
-            continue
-        yield f"## {path.removeprefix('finrl-pod ')}\n"
-        yield f"{textwrap.fill(_sentence(child.help), 120)}\n"
-        rows = [_row(parameter) for parameter in child.params if not getattr(parameter, "hidden", False)]
+        yield f"## {prefix}{name}\n"
+        yield f"{textwrap.fill(_sentence(command.help), 120)}\n"
+        rows = []
+        for parameter in command.params:
+            default = f"`{parameter.default}`" if type(parameter.default) in (str, int, float) else ""
+            names = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar]
+            rows.append(f"| {', '.join(f'`{x}`' for x in names)} | {default} | {_sentence(parameter.help)} |")
         if rows:
             yield "| | default | |\n|---|---|---|\n" + "\n".join(rows) + "\n"
-        if child.epilog:
-            yield f"{child.epilog.replace('Example: ', 'Example: `', 1)}`\n"
-
-
-def _row(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
-        names = f"`{parameter.metavar or parameter.name.upper()}`"
-    else:
-        names = ", ".join(f"`{name}`" for name in parameter.opts)
-    default = parameter.default
-    default_text = f"`{default}`" if isinstance(default, str | int | float) and not isinstance(default, bool) else ""
-    return f"| {names} | {default_text} | {_sentence(parameter.help)} |"
+        if command.epilog:
+            yield f"{command.epilog.replace('Example: ', 'Example: `', 1)}`\n"
 
 
 def _sentence(text: str | None) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import os
 import sys
 import time
@@ -13,20 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finrl_pod.evaluate.metrics import METRICS, Metric
-from finrl_pod_app.report.columns import (
-    CHAMPION,
-    champion_first,
-    display_name,
-    format_metric,
-)
+from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, format_metric
 from finrl_pod_app.report.mandate_text import COLUMNS as LADDER_COLUMNS
 from finrl_pod_app.report.mandate_text import ladder_cells, ladder_sentence, return_sentence
-from finrl_pod_app.report.verdict_text import (
-    baselines_sentence,
-    looks_sentence,
-    next_sentence,
-    verdict_lines,
-)
+from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence, next_sentence, verdict_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,9 +25,7 @@ if TYPE_CHECKING:
     from finrl_pod_app.setup.doctor import Finding
 
 PIPE_WIDTH = 160
-EARLY_SHARE, EARLY_SECONDS = 0.05, 10.0  # of the training, before which there is no estimate of its end
-SMOOTHING_SECONDS = 15.0  # after which an estimate has lost 63% of its weight
-LONGEST_ESTIMATE = 30 * 24 * 3600  # seconds; more is a guess from the first moments of a run
+EARLY_SHARE = 0.05  # of the samples, before which there is no estimate of the end
 MAX_SWEEP_ROWS = 40  # printed; the files hold all rows
 
 
@@ -91,7 +77,7 @@ def show_result(report: RunReport, out: Path | None) -> None:
         if report.verdict:
             print_lines(console, next_sentence(report, out))
     if report.verdict:
-        console.print("Words explained: finrl-pod glossary", markup=False)
+        console.print("Words explained: docs/glossary.md", markup=False)
 
 
 def print_lines(console: Console, *lines: str, style: str | None = None) -> None:
@@ -122,11 +108,10 @@ def show_training_result(result: Mapping[str, Any]) -> None:
         score = result["score"][p]
         words = [f"score {score:.1f} (mean episode return, last 100 episodes)"] if score is not None else []
         if evaluated is not None:
-            scores = {key: evaluated[key][p] for key in ("mean", "std", "cut")}
-            words.append(_evaluation_text(evaluated | scores))
+            words.append(_evaluation_text(_member_scores(evaluated, p)))
         words += [] if alive else ["diverged (its loss is NaN)"]
         lines.append(f"Member {p}: {'; '.join(words)}.")
-    if evaluated is not None and "ensemble" in evaluated:
+    if evaluated is not None and evaluated["ensemble"]:
         lines.append(f"Ensemble: {_evaluation_text(evaluated['ensemble'])}.")
     if result["unscored"]:
         lines.append(f"{result['unscored']:,} episodes had NaN or infinite rewards and are excluded from the scores.")
@@ -138,12 +123,10 @@ def show_training_result(result: Mapping[str, Any]) -> None:
 def show_environment_evaluation(found: Mapping[str, Any]) -> None:
     """Print the result of `evaluate`."""
     lines = [f"{found['algorithm']} on {found['env']}, seed {found['seed']}, {found['episodes']} episodes each."]
-    lines += [
-        f"Member {p}: {_spread(mean, std)}{_without_end(cut)}."
-        for p, (mean, std, cut) in enumerate(zip(found["mean"], found["std"], found["cut"], strict=True))
-    ]
-    if ensemble := found.get("ensemble"):
-        lines.append(f"Ensemble: {_evaluation_text(ensemble)}.")
+    for p in range(len(found["mean"])):
+        lines.append(f"Member {p}: {_evaluation_text(_member_scores(found, p))}.")
+    if found["ensemble"]:
+        lines.append(f"Ensemble: {_evaluation_text(found['ensemble'])}.")
     _print_unwrapped(lines)
 
 
@@ -176,14 +159,15 @@ def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
     _print_unwrapped(lines)
 
 
-def _spread(mean: float | None, deviation: float | None) -> str:
-    """Format the mean and standard deviation of evaluation returns."""
-    numbers = "NaN" if mean is None or deviation is None else f"{mean:.1f} +- {deviation:.1f}"
-    return f"mean episode return {numbers} without exploration"
+def _member_scores(evaluated: Mapping[str, Any], p: int) -> dict[str, Any]:
+    return {"episodes": evaluated["episodes"], **{key: evaluated[key][p] for key in ("mean", "std", "cut")}}
 
 
 def _evaluation_text(scores: Mapping[str, Any]) -> str:
-    return f"{_spread(scores['mean'], scores['std'])} over {scores['episodes']} episodes{_without_end(scores['cut'])}"
+    mean = scores["mean"]
+    numbers = "NaN" if mean is None else f"{mean:.1f} +- {scores['std']:.1f}"
+    cut = _without_end(scores["cut"])
+    return f"mean episode return {numbers} without exploration over {scores['episodes']} episodes{cut}"
 
 
 def _without_end(cut: int) -> str:
@@ -215,12 +199,6 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
         console.print(f"{len(rows) - MAX_SWEEP_ROWS:,} more rows{'' if out else '; write them all with --out DIR'}.")
     print_lines(console, *document.get("periods", ()))
     print_lines(console, *document["in_sample"], style="yellow")
-    decisions = document["seconds"]["decisions"]
-    accounting = document["seconds"]["accounting"]
-    console.print(
-        f"{len(rows):,} backtests: {decisions:.2f} s for decisions, {accounting:.2f} s for accounting.",
-        markup=False,
-    )
     if out is not None:
         console.print(f"Rows: {out / 'sweep.csv'}, sweep.parquet, sweep.json", markup=False, soft_wrap=True)
 
@@ -269,7 +247,9 @@ def _table(report: RunReport, metrics: Sequence[Metric]) -> Table:
     strategies = report.test.strategies
     prices = f", {report.data.name} ({len(report.data.symbols)} symbols)"
     columns = [f"{metric.heading}\n{metric.unit.heading}" for metric in metrics]
-    title = f"{_title(report)} {' to '.join(report.splits.test)}{prices}"
+    is_plain_backtest = report.split is None and not report.in_sample
+    heading = "Backtest" if is_plain_backtest else report.period_words[0].capitalize()
+    title = f"{heading} {' to '.join(report.splits.test)}{prices}"
     table = plain_table(title, ["strategy", *columns], right=columns, collapse_padding=True)
     for name in champion_first(strategies):
         cells = [format_metric(metric, strategies[name].get(metric.name)) for metric in metrics]
@@ -277,43 +257,27 @@ def _table(report: RunReport, metrics: Sequence[Metric]) -> Table:
     return table
 
 
-def _title(report: RunReport) -> str:
-    """Heading of the table: what the tested bars are."""
-    if report.split is None and not report.in_sample:
-        return "Backtest"
-    return report.period_words[0].capitalize()
-
-
 def show_findings(findings: Sequence[Finding]) -> None:
     """Print the findings of `finrl-pod doctor`, each with the suggested fix below it."""
-    from rich.padding import Padding
     from rich.text import Text
 
-    console = make_console()
     colours = {"ok": "green", "optional": "cyan", "unavailable": "dim", "broken": "red"}
-    width = max(len(finding.name) for finding in findings)
-    group = ""
-    labels = list[str]()
+    table = plain_table(columns=("status", "part", "what"), multiline=("what",))
+    labels = []
     for finding in findings:
-        if finding.group != group:
-            group = finding.group
-            console.print(Text(group, style="bold"))
-        label: str = finding.status
-        if finding.status == "missing":
-            label = "unavailable" if finding.need == "machine" else "optional"
-        labels.append(label)
-        line = Text.assemble((f"{label:13}", colours[label]), f"{finding.name:{width}}  {finding.value}")
-        console.print(Padding(line, (0, 0, 0, 2), expand=False))
+        missing = "unavailable" if finding.need == "machine" else "optional"
+        labels.append(missing if finding.status == "missing" else finding.status)
+        text = Text(finding.value)
         if finding.fix:
-            console.print(Padding(Text(finding.fix, style="dim"), (0, 0, 0, width + 17), expand=False))
+            text.append(f"\n{finding.fix}", style="dim")
+        table.add_row(Text(labels[-1], style=colours[labels[-1]]), finding.name, text)
     broken_count = labels.count("broken")
-    optional_count = labels.count("optional")
-    console.print(
-        f"{broken_count} required part{'s are' if broken_count > 1 else ' is'} broken: fix what is marked so."
-        if broken_count
-        else f"All that finrl-pod requires works. Optional parts that are not installed: {optional_count}.",
-        markup=False,
-    )
+    outcome = f"All that finrl-pod requires works. Optional parts that are not installed: {labels.count('optional')}."
+    if broken_count:
+        outcome = f"{broken_count} required part{'s are' if broken_count > 1 else ' is'} broken: fix what is marked so."
+    console = make_console()
+    console.print(table)
+    console.print(outcome, markup=False)
 
 
 def progress_summary(progress: Progress, seconds: float | None = None) -> str:
@@ -329,39 +293,11 @@ def progress_summary(progress: Progress, seconds: float | None = None) -> str:
     if progress.best is not None:
         base = "" if progress.base is None else f" (base {progress.base:z.2f})"
         words.append(f"best validation Sharpe {progress.best:z.2f}{base}")
-    if progress.seconds_left is not None and progress.seconds_left < LONGEST_ESTIMATE:
+    if progress.seconds_left is not None and progress.samples >= EARLY_SHARE * progress.total_samples:
         words.append(f"{_clock(progress.seconds_left)} left")
     if progress.detail:
         words.append(progress.detail)
     return ", ".join(words)
-
-
-class TimeLeft:
-    """Smooths the estimates of the time left: they jump while the first iterations compile and caches fill.
-
-    clock: function that returns seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._start: float | None = None
-        self._end = math.nan
-        self._last = 0.0
-
-    def smooth(self, progress: Progress) -> Progress:
-        """The progress with a smoothed estimate; without one before 5% of the samples or 10 seconds of training."""
-        now = self._clock()
-        if progress.seconds_left is None:
-            return progress
-        if self._start is None:
-            self._start = now
-        if progress.samples < EARLY_SHARE * progress.total_samples and now - self._start < EARLY_SECONDS:
-            return dataclasses.replace(progress, seconds_left=None)
-        end = now + progress.seconds_left
-        weight = 1.0 if math.isnan(self._end) else 1 - math.exp(-(now - self._last) / SMOOTHING_SECONDS)
-        self._end = end if weight == 1 else self._end + weight * (end - self._end)
-        self._last = now
-        return dataclasses.replace(progress, seconds_left=max(self._end - now, 0.0))
 
 
 def _clock(seconds: float) -> str:
@@ -409,10 +345,8 @@ def _live_line() -> Iterator[ProgressCallback]:
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("starting", total=None, words="")
         start = time.monotonic()
-        time_left = TimeLeft()
 
         def report(progress: Progress) -> None:
-            progress = time_left.smooth(progress)
             bars.update(
                 task,
                 description=progress.stage,
@@ -427,11 +361,9 @@ def _live_line() -> Iterator[ProgressCallback]:
 def _line_per_stage() -> ProgressCallback:
     last_stage = ""
     start = time.monotonic()
-    time_left = TimeLeft()
 
     def report(progress: Progress) -> None:
         nonlocal last_stage
-        progress = time_left.smooth(progress)
         if progress.stage == last_stage:
             return
         last_stage = progress.stage

@@ -54,7 +54,7 @@ def show_rules(report: RunReport) -> None:
     print_lines(console, edge_sentence(verdict), f"{trials_text(verdict)}; look {verdict.looks} at the test period.")
     warnings = verdict.statistics.audit_warnings
     print_lines(console, *(f"Warning of the audit: {warning}" for warning in warnings), style="yellow")
-    console.print("Words explained: finrl-pod glossary", markup=False)
+    console.print("Words explained: docs/glossary.md", markup=False)
 
 
 def show_trials(path: str, data_sets: Sequence[DataSet], last: int | None = None) -> None:
@@ -70,9 +70,8 @@ def show_trials(path: str, data_sets: Sequence[DataSet], last: int | None = None
         table.add_row(entry.label, *(f"{n:,}" for n in numbers), entry.last[:10])
     console.print(table)
     console.print(
-        "trials: agents and champions that were scored; distinct: clusters of trials that behave alike; the effective "
-        "trials of a run's p-value are in its verdict. look N of M at a period: the N-th of M looks so far at bars "
-        "that overlap it; the same strategy again on the same bars is no new look.",
+        "trials: agents and champions that were scored; distinct: clusters of trials that behave alike. look N of M: "
+        "the N-th of M looks at bars that overlap; the same strategy again on the same bars is no new look.",
         markup=False,
     )
     for entry in data_sets:
@@ -80,14 +79,11 @@ def show_trials(path: str, data_sets: Sequence[DataSet], last: int | None = None
         if (count := len(entry.looks) - len(listed_looks)) > 0:
             console.print(f"{entry.label}: {count} earlier look{'s' * (count > 1)}, see --all", markup=False)
         for look in listed_looks:
-            number = f"look {look.number} of {look.so_far}"
-            bars = f"{look.first[:10]} to {look.last[:10]}"
-            line = f"{entry.label}: {number} at bars that overlap {bars}, on {look.made[:10]} ({look.what})"
+            bars = f"bars that overlap {look.first[:10]} to {look.last[:10]}"
+            line = f"{entry.label}: look {look.number} of {look.so_far} at {bars}, on {look.made[:10]} ({look.what})"
             console.print(line, markup=False, soft_wrap=True)
-    for entry in data_sets:
         if entry.same_market:
-            other_names = ", ".join(entry.same_market)
-            line = f"{entry.label} is the same market as {other_names}: looks at either count for both."
+            line = f"{entry.label} is the same market as {', '.join(entry.same_market)}: looks count for all of them."
             console.print(line, markup=False, soft_wrap=True)
 
 

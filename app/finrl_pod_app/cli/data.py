@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from finrl_pod.data.store import Manifest
     from finrl_pod_app.prices.stored_prices import StoredPrices
 
-HARD_FLAWS = 1
 TIMES_OF_PRESETS = "one to three minutes; with init --preset quick less than one, too short to learn much"
 FEW_BARS = 60  # of a stored panel that gets a note
 
-app = typer.Typer(help="Fetch, import, list, check and delete prices.", no_args_is_help=True)
+app = typer.Typer(help="Fetch, import, list and delete prices.", no_args_is_help=True)
 
 
 Bar = Annotated[str, typer.Option(help="1d, 1h, 15m or 1m.")]
@@ -35,20 +34,18 @@ def list_panels(as_json: Json = False) -> None:
     store = Store()
     manifests = store.list()
     if as_json:
-        print_json({"store": str(store.root), "panels": [_brief(m) for m in manifests]})
+        print_json({"store": str(store.root), "panels": [m.to_dict() for m in manifests]})
         return
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(f"Panels in {store.root}"), title_justify="left", header_style="bold")
-    for column in ("name", "source", "bar", "tickers", "bars", "from", "to", "flaws"):
-        table.add_column(column, justify="right" if column in ("tickers", "bars", "flaws") else "left", no_wrap=True)
+    from finrl_pod_app.cli.console import make_console, plain_table
+
+    columns = ("name", "source", "bar", "tickers", "bars", "from", "to", "flaws")
+    table = plain_table(f"Panels in {store.root}", columns, right=("tickers", "bars", "flaws"))
     for m in manifests:
         cells = (m.name, "built-in" if m.builtin else m.source, m.bar, str(len(m.symbols)), f"{m.bars:,}")
         row = (m.name, "cannot be used") if m.fault else (*cells, m.start, m.end, str(len(m.flaws)))
         table.add_row(*map(Text, row), style="red" if m.fault else "")
-    from finrl_pod_app.cli.console import make_console
-
     console = make_console()
     console.print(table)
     for m in manifests:
@@ -157,8 +154,7 @@ def import_file(
     check_exists(file, "file")
     from finrl_pod.data.sources.bounded import ReadLimits
     from finrl_pod.data.store import Store
-    from finrl_pod_app.prices.data_import import import_prices
-    from finrl_pod_app.prices.stored_prices import store_prices
+    from finrl_pod_app.prices.stored_prices import import_prices, store_prices
 
     Store().check_name(name)
     file_options: dict[str, str | bool | None] = {
@@ -191,52 +187,15 @@ def import_file(
 def delete(name: Stored, as_json: Json = False) -> None:
     """Delete a stored panel, without asking. Runs made on it keep their reports and agents."""
     from finrl_pod.data.store import BUILT_IN, Store
-    from finrl_pod_app.prices.stored_prices import consequences, existing, runs_on
+    from finrl_pod_app.prices.stored_prices import consequence, existing
 
     store = Store()
     manifest = None if name in BUILT_IN else existing(store, name)
     store.delete(name)
     text = f"deleted {name}"
-    sha256 = None
     if manifest is not None:
-        sha256 = manifest.sha256
-        text += f": {manifest.bars:,} bars, {manifest.start} to {manifest.end}\n{consequences(sha256)}"
-    document = {"deleted": name, "sha256": sha256, "runs": runs_on(sha256) if sha256 else []}
-    print_result(document, text, as_json=as_json)
-
-
-@app.command("check", epilog="Example: finrl-pod data check sample")
-def check_panel(name: Stored, as_json: Json = False) -> None:
-    """Check a stored panel; exit code 1 if a flaw makes it unusable."""
-    from finrl_pod.data.flaws import check, sentences
-    from finrl_pod.data.store import Store
-
-    panel = Store().load(name)
-    flaws = check(panel)
-    known_sentences = set(sentences(flaws))
-    stated_flaws = [f for f in panel.flaws if f not in known_sentences]
-    hard = [f for f in flaws if f.hard]
-    if as_json:
-        rows = [{"kind": f.kind, "hard": f.hard, "symbol": f.symbol, "message": f.message,
-                 "time": None if f.time is None else str(f.time)} for f in flaws]  # fmt: skip
-        print_json({"name": name, "ok": not hard, "sha256": panel.sha256, "found": rows, "stated": stated_flaws})
-    else:
-        from rich.table import Table
-        from rich.text import Text
-
-        outcome = "is unusable" if hard else "is usable"
-        table = Table(title=Text(f"{name} {outcome}"), title_justify="left", header_style="bold")
-        table.add_column("flaw", no_wrap=True)
-        table.add_column("description")
-        for flaw in flaws:
-            table.add_row(flaw.kind, Text(flaw.message), style="red" if flaw.hard else "")
-        for sentence in stated_flaws:
-            table.add_row("known", Text(sentence))
-        from finrl_pod_app.cli.console import make_console
-
-        make_console().print(table)
-    if hard:
-        raise typer.Exit(HARD_FLAWS)
+        text += f": {manifest.bars:,} bars, {manifest.start} to {manifest.end}\n{consequence(manifest.sha256)}"
+    print_result({"deleted": name, "sha256": manifest and manifest.sha256}, text, as_json=as_json)
 
 
 def _show_saved(result: StoredPrices, as_json: bool) -> None:
@@ -245,10 +204,10 @@ def _show_saved(result: StoredPrices, as_json: bool) -> None:
     if result.status == "unchanged" and not as_json:
         typer.echo(f"{manifest.name} was already stored, unchanged.")
     if result.replaced_sha256 is not None:
-        from finrl_pod_app.prices.stored_prices import consequences
+        from finrl_pod_app.prices.stored_prices import consequence
 
         typer.echo(
-            f"note: replaced the earlier prices of {manifest.name}. {consequences(result.replaced_sha256)}", err=True
+            f"note: replaced the earlier prices of {manifest.name}. {consequence(result.replaced_sha256)}", err=True
         )
     if manifest.bars < FEW_BARS:
         typer.echo(
@@ -262,12 +221,15 @@ def _show(manifest: Manifest, as_json: bool) -> None:
     if as_json:
         print_json(manifest.to_dict())
         return
-    from rich.table import Table
     from rich.text import Text
 
-    from finrl_pod.prices import fills_sentence
+    from finrl_pod.prices import fills_sentence, taken_as
+    from finrl_pod_app.cli.console import make_console, plain_table
 
     m = manifest
+    adjustment = "yes" if m.adjusted else "no"
+    if taken_as(m.adjusted) in m.flaws:
+        adjustment = f"assumed {'' if m.adjusted else 'not '}adjusted (not checked)"
     query = ", ".join(f"{k}={','.join(v) if isinstance(v, list) else v}" for k, v in m.query.items())
     index = m.benchmark and f"{m.benchmark['name']}{' (price only, no dividends)' if m.benchmark['price_only'] else ''}"
     rows = {
@@ -279,38 +241,17 @@ def _show(manifest: Manifest, as_json: bool) -> None:
         "fills": fills_sentence(m.columns),
         "sectors": ", ".join(dict.fromkeys(m.sectors or ())),
         "benchmark": str(index or ""),
-        "adjusted": _adjustment(m),
+        "adjusted": adjustment,
         "created": m.created,
         "sha256": m.sha256,
     }
-    table = Table(title=Text(m.name), title_justify="left", show_header=False)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column()
+    table = plain_table(m.name, ("panel", "contents"), multiline=("contents",))
     for key, value in rows.items():
         if value:
             table.add_row(key, Text(value))
     for i, flaw in enumerate(m.flaws):
         table.add_row("" if i else "flaws", Text(flaw))
-    from finrl_pod_app.cli.console import make_console
-
     make_console().print(table)
-
-
-def _adjustment(manifest: Manifest) -> str:
-    """Whether prices are adjusted, and whether that is only what the importer was told."""
-    from finrl_pod.prices import taken_as
-
-    if taken_as(manifest.adjusted) in manifest.flaws:
-        return f"assumed {'' if manifest.adjusted else 'not '}adjusted (not checked)"
-    return "yes" if manifest.adjusted else "no"
-
-
-def _brief(manifest: Manifest) -> dict[str, Any]:
-    """A row of the list as JSON: the columns of the table, and the hash."""
-    keys = ("name", "source", "bar", "symbols", "columns", "bars", "start", "end", "adjusted", "sha256", "created",
-            "builtin", "fault")  # fmt: skip
-    values = manifest.to_dict()
-    return {**{k: values[k] for k in keys}, "flaws": len(manifest.flaws)}
 
 
 features_app = typer.Typer(help="List features, and see what they say about later returns.", no_args_is_help=True)

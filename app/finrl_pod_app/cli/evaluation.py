@@ -1,13 +1,14 @@
-"""Commands `audit`, `promote`, `trials` and `walkforward`."""
+"""Commands `audit`, `promote`, `trials`, `walkforward`, and `evaluate`, `play` and `export` of trained agents."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from finrl_pod.user_files import unpinned
 from finrl_pod_app.cli.options import (
     ConfigFile,
     Json,
@@ -16,8 +17,8 @@ from finrl_pod_app.cli.options import (
     Resume,
     check_panel,
     check_run_folder,
-    note_default_prices,
     print_json,
+    print_result,
     run_folder,
     run_or_strategy,
 )
@@ -71,8 +72,6 @@ def audit(
         print_json(result.to_dict())
     else:
         show_audit(result)
-        if strategy is not None:
-            note_default_prices(data)
     if not result.clean:
         raise typer.Exit(REFUSED)
 
@@ -87,28 +86,22 @@ def promote(
     from finrl_pod_app.cli.console_evaluation import show_rules
 
     verdict = read_verdict(run_dir)
-    from finrl_pod_app.prices.stored_prices import run_prices
     from finrl_pod_app.report.records import report_of_run
 
-    prices = run_prices(run_dir)
     report = report_of_run(run_dir).with_verdict(verdict)
     if as_json:
-        price_values = {} if prices is None else {"data_sha256": prices.sha256, "data_stored_as": prices.stored_as}
-        print_json(verdict.to_dict() | report.verdict_context() | price_values)
+        print_json(verdict.to_dict() | report.verdict_context())
     else:
         show_rules(report)
-        if prices is not None:
-            typer.echo(prices.sentence)
     if not verdict.promoted:
         raise typer.Exit(REFUSED)
 
 
 def trials(
     data: Annotated[str | None, typer.Option(help="Stored panel; default: all data sets.")] = None,
-    last: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Looks of each data set that are listed.")
-    ] = SHOWN_LOOKS,
-    every: Annotated[bool, typer.Option("--all", help="List all looks; --json has all.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="List all looks, not the last five of each data set; --json has all.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show the number of trials on each data set, and every look at a test period."""
@@ -122,7 +115,7 @@ def trials(
     if as_json:
         print_json({"register": str(registry.path), "data_sets": [dataclasses.asdict(entry) for entry in data_sets]})
     else:
-        show_trials(str(registry.path), data_sets, None if every else last)
+        show_trials(str(registry.path), data_sets, None if every else SHOWN_LOOKS)
 
 
 def walkforward(
@@ -156,3 +149,86 @@ def walkforward(
     show_walkforward(document)
     show_rules(RunReport().with_verdict(Verdict.from_dict(document["verdict"])))
     typer.echo(f"Report: {folder / 'report.html'}")
+
+
+EnvironmentRun = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a finished run of train --env.")]
+Member = Annotated[int | None, typer.Option(min=0, help="One member by number; default: all members decide together.")]
+EpisodeSeed = Annotated[int | None, typer.Option(min=0, help="Seed of the episodes; default: the run's.")]
+
+
+def evaluate(
+    run_dir: EnvironmentRun,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each member.")] = 10,
+    seed: EpisodeSeed = None,
+    as_json: Json = False,
+) -> None:
+    """Test the agents of a run of train --env on new episodes, without exploration: mean return and its deviation."""
+    check_run_folder(run_dir, "train --env")
+    from finrl_pod_app.cli.console import show_environment_evaluation
+    from finrl_pod_app.environment_training.evaluation import evaluate as run
+    from finrl_pod_app.environment_training.saved_agents import load_agents
+
+    agents = load_agents(run_dir)
+    config = dataclasses.replace(
+        agents.config, device="cpu", seed=agents.config.seed if seed is None else seed
+    )  # networks this small are faster there
+    scores = run(agents.act, config, episodes)
+    assert scores is not None
+    document = {
+        "run": str(run_dir),
+        "env": unpinned(config.env),
+        "algorithm": unpinned(config.agent.algorithm),
+        "seed": config.seed,
+        **scores.to_dict(),
+    }
+    print_result(document, show_environment_evaluation, as_json=as_json)
+
+
+def play(
+    run_dir: EnvironmentRun,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 1,
+    member: Member = None,
+    seed: EpisodeSeed = None,
+    out: Annotated[Path | None, typer.Option(help="Write an animated picture, FILE.png, in place of a window.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Watch the agents of a run of train --env: in a window, as text, or as a picture for the browser (--out)."""
+    check_run_folder(run_dir, "train --env")
+    from finrl_pod_app.environment_training.saved_agents import load_agents
+    from finrl_pod_app.environment_training.saved_agents import play as run
+
+    agents = load_agents(run_dir)
+    results = run(
+        agents if member is None else agents.member(member),
+        episodes=episodes,
+        seed=seed,
+        picture=out,
+        show=lambda text: None if as_json else typer.echo(text),
+    )
+    if as_json:
+        rows = [{"return": episode.total, "steps": episode.steps, "ended": episode.ended} for episode in results]
+        print_json(
+            {"run": str(run_dir), "env": unpinned(agents.config.env), "episodes": rows, "picture": out and str(out)}
+        )
+        return
+    for i, episode in enumerate(results):
+        cut = "" if episode.ended else ", cut off before its end"
+        typer.echo(f"episode {i}: return {episode.total:.1f} in {episode.steps:,} steps{cut}")
+    if out is not None:
+        typer.echo(f"Picture: {out}")
+
+
+def export(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Finished tournament.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to write into; default: RUN_DIR/export.")] = None,
+    format: Annotated[
+        Literal["torch", "onnx"], typer.Option(help="torch: agent.pt2, for torch.export.load; onnx: agent.onnx.")
+    ] = "torch",
+    as_json: Json = False,
+) -> None:
+    """Write the champion for programs without finrl_pod: networks with their normalisation, and a description."""
+    check_run_folder(run_dir)
+    from finrl_pod_app.training.agent_export import export_run
+
+    names = [str(path) for path in export_run(run_dir, out or run_dir / "export", (format,))]
+    print_result({"files": names}, f"wrote {', '.join(names)}", as_json=as_json)

@@ -23,18 +23,7 @@ from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.masking import environment_mask
 from finrl_pod.user_files import OUT_OF_MEMORY, own_failures
-from finrl_pod_app.cli import (
-    backtest,
-    dashboard,
-    data,
-    evaluation,
-    extensions,
-    paper,
-    registry,
-    setup_commands,
-    trained_agents,
-    training,
-)
+from finrl_pod_app.cli import backtest, data, evaluation, paper, registry, setup, training
 
 INTERRUPTED = 130
 # Importing torch creates hundreds of thousands of long-lived objects. With the default threshold of 700, garbage
@@ -60,39 +49,36 @@ app = typer.Typer(
     rich_markup_mode=None,  # rendering the help with rich takes twice as long
     add_completion=False,
 )
-app.command("demo", epilog="Example: finrl-pod demo --quick --out runs/demo")(training.demo)
-app.command("init", epilog="Example: finrl-pod init mine.toml --data sample")(setup_commands.init)
-app.add_typer(data.app, name="data")
-app.add_typer(data.features_app, name="features")
-app.add_typer(paper.app, name="paper")
-app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out runs/mine --seed 7")(
-    training.tournament
-)
-app.command("train", epilog="Example: finrl-pod train mine.toml --no-test --out runs/one")(training.train)
-app.command("evaluate", epilog="Example: finrl-pod evaluate runs/hopper --episodes 100")(trained_agents.evaluate)
-app.command("play", epilog="Example: finrl-pod play runs/hopper --out hopper.png")(trained_agents.play)
-app.command("export", epilog="Example: finrl-pod export runs/mine --format onnx --out agent")(trained_agents.export)
-app.command("new", epilog="Example: finrl-pod new feature my_feature")(extensions.new)
-app.command("check", epilog="Example: finrl-pod check my_feature.py:my_feature")(extensions.check)
-app.command("backtest", epilog="Example: finrl-pod backtest --strategy equal_weight --start 2019-01-01")(
-    backtest.backtest
-)
-app.command("sweep", epilog="Example: finrl-pod sweep --strategy equal_weight --cost-bps 0,10,50 --period 2010-01-01:")(
-    backtest.sweep
-)
-app.command("audit", epilog="Example: finrl-pod audit --strategy equal_weight --json")(evaluation.audit)
-app.command("walkforward", epilog="Example: finrl-pod walkforward mine.toml --folds 6 --seeds 3 --out runs/walk")(
-    evaluation.walkforward
-)
-app.command("promote", epilog="Example: finrl-pod promote runs/mine")(evaluation.promote)
-app.command("trials", epilog="Example: finrl-pod trials --data sample")(evaluation.trials)
-app.add_typer(registry.app, name="registry")
-app.command("retrain", epilog="Example: finrl-pod retrain mine.toml --strategy main")(registry.retrain)
-app.add_typer(dashboard.app, name="dashboard")
-app.command("algorithms", epilog="Example: finrl-pod algorithms --json")(setup_commands.algorithms)
-app.command("doctor", epilog="Example: finrl-pod doctor --json")(setup_commands.doctor)
-app.command("glossary", epilog="Example: finrl-pod glossary PBO")(setup_commands.glossary)
-app.command("completion", epilog="Example: finrl-pod completion bash >> ~/.bashrc")(setup_commands.completion)
+COMMANDS = {  # and an example of each
+    training.demo: "demo --quick --out runs/demo",
+    setup.init: "init mine.toml --data sample",
+    training.tournament: "tournament mine.toml --out runs/mine --seed 7",
+    training.train: "train mine.toml --no-test --out runs/one",
+    evaluation.evaluate: "evaluate runs/hopper --episodes 100",
+    evaluation.play: "play runs/hopper --out hopper.png",
+    evaluation.export: "export runs/mine --format onnx --out agent",
+    setup.new: "new feature my_feature",
+    setup.check: "check my_feature.py:my_feature",
+    backtest.backtest: "backtest --strategy equal_weight --start 2019-01-01",
+    backtest.sweep: "sweep --strategy equal_weight --cost-bps 0,10,50 --period 2010-01-01:",
+    evaluation.audit: "audit --strategy equal_weight --json",
+    evaluation.walkforward: "walkforward mine.toml --folds 6 --seeds 3 --out runs/walk",
+    evaluation.promote: "promote runs/mine",
+    evaluation.trials: "trials --data sample",
+    registry.retrain: "retrain mine.toml --strategy main",
+    setup.algorithms: "algorithms --json",
+    setup.doctor: "doctor --json",
+}
+for command, example in COMMANDS.items():
+    app.command(example.split()[0], epilog=f"Example: finrl-pod {example}")(command)
+for group, name in (
+    (data.app, "data"),
+    (data.features_app, "features"),
+    (paper.app, "paper"),
+    (registry.app, "registry"),
+    (setup.dashboard_app, "dashboard"),
+):
+    app.add_typer(group, name=name)
 
 
 def _version(show: bool) -> None:
@@ -124,18 +110,11 @@ def run(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode shows codes, not a traceback
-    completes = setup_commands.COMPLETE in os.environ
-    if completes:
-        from typer.completion import completion_init  # type: ignore[attr-defined]
-
-        completion_init()
     try:
         with own_failures():
             code = app(arguments, prog_name="finrl-pod", standalone_mode=False)
         sys.stdout.flush()
-    except SystemExit as left:  # raised by typer when the reader of a pipe is gone, and after completions
-        if completes and isinstance(left.code, int):
-            return left.code
+    except SystemExit:  # raised by typer when the reader of a pipe is gone
         return FinrlPodError.exit_code
     except FinrlPodError as error:
         return _fail(str(error), error.exit_code)

@@ -12,7 +12,6 @@ import typer
 
 from finrl_pod.settings.run import describe_setting
 
-NAMED_PANELS = 5  # in a note
 _T = TypeVar("_T")
 
 
@@ -67,18 +66,6 @@ def check_panel(name: str | None) -> None:
         from finrl_pod.data.store import Store
 
         Store().show(name)
-
-
-def note_default_prices(data: str | None) -> None:
-    """Note on standard error that a strategy gets the built-in sample, if the store holds other panels."""
-    if data is not None:
-        return
-    from finrl_pod.data.store import Store
-
-    panel_names = [manifest.name for manifest in Store().list() if not manifest.builtin and not manifest.fault]
-    if panel_names:
-        names = ", ".join(panel_names[:NAMED_PANELS]) + (", ..." if len(panel_names) > NAMED_PANELS else "")
-        typer.echo(f"note: on the built-in sample; stored panels: {names} (--data {panel_names[0]})", err=True)
 
 
 def run_or_strategy(argument: Path) -> Path | str:

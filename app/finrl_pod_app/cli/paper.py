@@ -132,19 +132,15 @@ def rollback(config: Config = DEFAULT, as_json: Json = False) -> None:
 @app.command("alert", epilog="Example: finrl-pod paper alert paper.toml 'the service failed'")
 def alert(
     config: Config,
-    message: Annotated[str, typer.Argument(help="Text of the alert.")],
-    level: Annotated[str, typer.Option(help="info, warning or critical.")] = "critical",
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="Text of the alert.")],
 ) -> None:
-    """Send an alert to the configured receivers, without journal or daemon. Exit code 1 if one did not accept it."""
-    from finrl_pod.errors import InputError
-    from finrl_pod.paper.monitoring.alerts import LEVELS, Alerts
+    """Send a critical alert to all receivers, without journal or daemon. Exit code 1 if one did not accept it."""
+    from finrl_pod.paper.monitoring.alerts import Alerts
     from finrl_pod.paper.monitoring.logs import open_log
     from finrl_pod.paper.settings import load
 
-    if level not in LEVELS:
-        raise InputError(f"--level must be one of {', '.join(LEVELS)}, got {level!r}")
     alerts = Alerts(load(config).monitoring.webhook, open_log())
-    alerts.send(level, "service", message)
+    alerts.send("critical", "service", message)
     if not alerts.close(ALERT_SECONDS):
         raise typer.Exit(DIFFERS)
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
-from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -35,14 +32,6 @@ if TYPE_CHECKING:
 Engine = Literal["local", "processes", "ray"]
 
 
-class LoggerKind(StrEnum):
-    """Program that shows learning curves."""
-
-    tensorboard = "tensorboard"
-    mlflow = "mlflow"
-    wandb = "wandb"
-
-
 Panel = Annotated[str | None, typer.Option(help="Panel of the store instead of the config's.")]
 CostBps = Annotated[float | None, setting_option("environment.cost_bps")]
 DryRun = Annotated[
@@ -57,7 +46,15 @@ NoTest = Annotated[
 ]
 
 
-PipelineMode = Literal["sync", "async"]
+ONLY_CONFIG = ("a config file",)
+ONLY_ENV = ("--env",)
+WITHOUT_CONFIG = ("--env", "--market")
+MODES = {  # what an option of `train` is valid with; others are always
+    "data": ONLY_CONFIG, "cost_bps": ONLY_CONFIG, "dry_run": ONLY_CONFIG, "no_test": ONLY_CONFIG,
+    "algorithm": WITHOUT_CONFIG, "steps": WITHOUT_CONFIG, "envs": WITHOUT_CONFIG, "threads": WITHOUT_CONFIG,
+    "workers": ONLY_ENV, "members": ONLY_ENV, "pipeline": ONLY_ENV, "worker_timeout": ONLY_ENV,
+    "save_every": ONLY_ENV, "log": ONLY_ENV, "evaluate": ONLY_ENV, "resume": ("a config file", "--env"),
+}  # fmt: skip
 
 
 def demo(
@@ -126,20 +123,11 @@ def tournament(
         _show_plan(settings, device, options, as_json=as_json, test=not no_test)
         return
     folder = run_folder(out, config, resume=resume)
-    command = _command("tournament", config, data, cost_bps, setting, seed)
-    _run_tournament(
-        settings,
-        folder,
-        resume=resume,
-        device=device,
-        as_json=as_json,
-        engine=options,
-        test=not no_test,
-        command=command,
-    )
+    _run_tournament(settings, folder, resume=resume, device=device, as_json=as_json, engine=options, test=not no_test)
 
 
 def train(
+    context: typer.Context,
     config: Annotated[
         Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Config file of a market; or use --env.")
     ] = None,
@@ -162,13 +150,13 @@ def train(
         int | None, typer.Option(help="With --env, --market: environment steps of each member; default: 100000.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="With --env gym:NAME: worker processes; default: step in this process.")
-    ] = None,
+        int, typer.Option(min=0, help="With --env gym:NAME: worker processes; 0 steps in this process.")
+    ] = 0,
     envs: Annotated[
         int | None,
         typer.Option(help="With --env: environments per member; default: one per worker, 16 of a file."),
     ] = None,
-    members: Annotated[int | None, typer.Option(help="With --env: number of agents to train in parallel.")] = None,
+    members: Annotated[int, typer.Option(help="With --env: number of agents to train in parallel.")] = 1,
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -179,20 +167,18 @@ def train(
         ),
     ] = None,
     pipeline: Annotated[
-        PipelineMode | None, typer.Option(help="With --env: async collects while learning; sync is reproducible.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(help="With --env: CPU threads of the learner; default: 1.")] = None,
+        Literal["sync", "async"],
+        typer.Option(help="With --env: async collects while learning; sync is reproducible."),
+    ] = "sync",
+    threads: Annotated[int, typer.Option(help="With --env, --market: CPU threads of the learner.")] = 1,
     worker_timeout: Annotated[
-        float | None, typer.Option(help="With --env: seconds before an unresponsive worker is restarted; default: 60.")
-    ] = None,
-    save_every: Annotated[float | None, typer.Option(help="With --env: seconds between saves; default: 60.")] = None,
+        float, typer.Option(help="With --env: seconds before an unresponsive worker is restarted.")
+    ] = 60.0,
+    save_every: Annotated[float, typer.Option(help="With --env: seconds between saves.")] = 60.0,
     log: Annotated[
-        list[LoggerKind] | None,
-        typer.Option(help="With --env: also log learning curves into OUT/logs; wandb stays offline. Repeatable."),
+        Literal["tensorboard"] | None, typer.Option(help="With --env: also log learning curves into OUT/logs.")
     ] = None,
-    evaluate: Annotated[
-        int | None, typer.Option(min=0, help="With --env: evaluation episodes at the end; default: 10.")
-    ] = None,
+    evaluate: Annotated[int, typer.Option(min=0, help="With --env: evaluation episodes at the end.")] = 10,
     data: Panel = None,
     cost_bps: CostBps = None,
     dry_run: DryRun = False,
@@ -212,23 +198,30 @@ def train(
     """
     from finrl_pod.errors import InputError
 
-    only_env: dict[str, str | float | Sequence[str] | None] = {
-        "--algorithm": algorithm, "--steps": steps, "--workers": workers, "--envs": envs, "--members": members,
-        "--set": setting, "--pipeline": pipeline, "--threads": threads, "--worker-timeout": worker_timeout,
-        "--save-every": save_every, "--evaluate": evaluate, "--log": log or None,
-    }  # fmt: skip
     if sum(source is not None for source in (config, env, market)) != 1:
         raise InputError("train takes one of a config file, --env and --market; see finrl-pod train --help")
-    only_config = {"--data": data, "--cost-bps": cost_bps, "--dry-run": dry_run or None, "--no-test": no_test or None}
-    if config is None and (invalid_options := [name for name, value in only_config.items() if value is not None]):
-        raise InputError(f"{invalid_options[0]} is only valid with a config file of a market")
+    mode = "--env" if env is not None else "--market" if market is not None else "a config file"
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and mode not in MODES.get(name, (mode,)):
+            hint = "; use --set section.name=value" if config is not None else ""
+            raise InputError(f"{parameter.opts[0]} is only valid with {' or '.join(MODES[name])}, got {mode}{hint}")
     if market is not None:
-        _with_many_agents(market, only_env, out, seed, resume=resume, as_json=as_json)
-        return
-    if config is not None:
-        if extra := [name for name, value in only_env.items() if value is not None and name != "--set"]:
-            raise InputError(f"{extra[0]} is only valid with --env; with a config file use --set section.name=value")
-        single = _single_agent(_with_overrides(config, data, cost_bps, setting, seed))
+        import torch
+
+        from finrl_pod_app.cli import console
+        from finrl_pod_app.multi_agent.training import MarketTraining, train_market
+
+        torch.set_num_threads(max(1, threads))
+        market_training = MarketTraining(market, algorithm, steps, envs, setting or (), seed or 0)
+        document = train_market(market_training, run_folder(out, Path(market), resume=False))
+        print_result(document, console.show_market_training, as_json=as_json)
+    elif config is not None:
+        run_config = _with_overrides(config, data, cost_bps, setting, seed)
+        # One agent, whatever [tournament] and [[cohorts]] say.
+        one = dataclasses.replace(run_config.tournament, pods=1, exploit_fraction=0.0, reinit_fraction=0.0, champion=1)
+        single = dataclasses.replace(run_config, tournament=one, cohorts=())
         if dry_run:
             from finrl_pod_app.training.engines import LOCAL
 
@@ -237,87 +230,54 @@ def train(
         if not no_test:
             typer.echo("training one agent; its test counts as a look at the test period", err=True)
         folder = run_folder(out, config, resume=resume)
-        command = _command("train", config, data, cost_bps, setting, seed)
-        _run_tournament(
-            single, folder, resume=resume, device=device, as_json=as_json, test=not no_test, command=command
+        _run_tournament(single, folder, resume=resume, device=device, as_json=as_json, test=not no_test)
+    elif env is not None:
+        if pipeline == "async" and (resume or log):
+            raise InputError(
+                f"{'--resume' if resume else '--log'} needs --pipeline sync, got async; leave out one of them"
+            )
+        from finrl_pod.user_files import check_file_defines, is_file_reference, stdout_to_stderr
+
+        if is_file_reference(env):
+            check_file_defines(env, f"the environment {env}")
+        from finrl_pod_app.cli import console
+        from finrl_pod_app.environment_training import config as settings
+        from finrl_pod_app.environment_training import training
+
+        steps = 100_000 if steps is None else steps
+        if envs is None:
+            envs = settings.CUSTOM_ENVS if settings.is_custom(env) else workers or 1
+        agent = settings.agent_config(
+            algorithm or settings.default_algorithm(env), setting or (), steps=max(steps, 1), envs=max(envs, 1)
         )
-        return
-    assert env is not None
-    if workers is not None and workers < 1:
-        raise InputError(f"--workers must be at least 1, got {workers}; omit it to step in this process")
-    from finrl_pod.user_files import check_file_defines, is_file_reference, stdout_to_stderr
-
-    if is_file_reference(env):
-        check_file_defines(env, f"the environment {env}")
-    from finrl_pod_app.cli import console
-    from finrl_pod_app.environment_training.async_training import train_async
-    from finrl_pod_app.environment_training.config import (
-        CUSTOM_ENVS,
-        TrainingConfig,
-        agent_config,
-        default_algorithm,
-        is_custom,
-    )
-    from finrl_pod_app.environment_training.evaluation import EPISODES
-    from finrl_pod_app.environment_training.training import SAVE_SECONDS
-    from finrl_pod_app.environment_training.training import train as run
-
-    steps = 100_000 if steps is None else steps
-    if envs is None:
-        envs = CUSTOM_ENVS if is_custom(env) else workers or 1
-    settings = TrainingConfig(
-        env=env,
-        agent=agent_config(algorithm or default_algorithm(env), setting or (), steps=max(steps, 1), envs=max(envs, 1)),
-        steps=steps,
-        envs=envs,
-        workers=workers or 0,
-        members=1 if members is None else members,
-        seed=seed or 0,
-        threads=1 if threads is None else threads,
-        worker_timeout=60.0 if worker_timeout is None else worker_timeout,
-        pipeline=pipeline or "sync",
-        device="cuda" if device == "cuda" else "cpu",
-    )
-    folder = run_folder(out, Path(env.replace(":", "-").replace("/", "-").replace(".py", "")), resume=resume)
-    episodes = EPISODES if evaluate is None else evaluate
-    with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
-        if settings.pipeline == "async":
-            if resume:
-                raise InputError("a run with --pipeline async cannot be resumed; start a new one or use sync")
-            if log:
-                raise InputError("--log needs --pipeline sync, got async; leave out one of them")
-            result = train_async(settings, folder, evaluation=episodes, progress=progress).to_dict()
-        else:
-            save_interval = SAVE_SECONDS if save_every is None else save_every
-            result = run(
-                settings, folder, resume=resume, save_seconds=save_interval, evaluation=episodes, progress=progress,
-                loggers=[kind.value for kind in log or ()],
-            ).to_dict()  # fmt: skip
-    print_result(result, console.show_training_result, as_json=as_json)
-
-
-def _with_many_agents(
-    market: str, options: dict[str, Any], out: Path | None, seed: int | None, *, resume: bool, as_json: bool
-) -> None:
-    """`train --market`: options by name; options of --env alone are refused."""
-    from finrl_pod.errors import InputError
-    from finrl_pod_app.cli import console
-    from finrl_pod_app.multi_agent.training import MarketTraining, train_market
-
-    market_options = ("--algorithm", "--steps", "--envs", "--set", "--threads")
-    if extra := [name for name, value in options.items() if value is not None and name not in market_options]:
-        raise InputError(f"{extra[0]} is not valid with --market; it takes {', '.join(market_options)}")
-    if resume:
-        raise InputError("a run with --market cannot be resumed; it takes minutes, start it again")
-    if options["--threads"] is not None:
-        import torch
-
-        torch.set_num_threads(max(1, options["--threads"]))
-    training = MarketTraining(
-        market, options["--algorithm"], options["--steps"], options["--envs"], options["--set"] or (), seed or 0
-    )
-    result = train_market(training, run_folder(out, Path(market), resume=False))
-    print_result(result, console.show_market_training, as_json=as_json)
+        training_config = settings.TrainingConfig(
+            env=env,
+            agent=agent,
+            steps=steps,
+            envs=envs,
+            workers=workers,
+            members=members,
+            seed=seed or 0,
+            threads=threads,
+            worker_timeout=worker_timeout,
+            pipeline=pipeline,
+            device="cuda" if device == "cuda" else "cpu",
+        )
+        folder = run_folder(out, Path(env.replace(":", "-").replace("/", "-").replace(".py", "")), resume=resume)
+        with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
+            if pipeline == "async":
+                result = training.train_async(training_config, folder, evaluation=evaluate, progress=progress)
+            else:
+                result = training.train(
+                    training_config,
+                    folder,
+                    resume=resume,
+                    save_seconds=save_every,
+                    evaluation=evaluate,
+                    progress=progress,
+                    logger=log,
+                )
+        print_result(result.to_dict(), console.show_training_result, as_json=as_json)
 
 
 def _run_tournament(
@@ -329,13 +289,8 @@ def _run_tournament(
     as_json: bool = False,
     engine: EngineOptions | None = None,
     test: bool = True,
-    command: Sequence[str] = (),
 ) -> None:
-    """Run the tournament of a config and print its result.
-
-    engine: this process by default. test: also test the champion. command: words of the command that made the run,
-    without its folder.
-    """
+    """Run the tournament of a config and print its result. engine: default this process. test: test the champion."""
     from finrl_pod.user_files import stdout_to_stderr
     from finrl_pod_app.cli import console
     from finrl_pod_app.report.records import RunReport
@@ -362,14 +317,13 @@ def _run_tournament(
         console.show_result(result, out)
     else:
         console.show_result(result, None)
-        typer.echo(f"Not tested. To test it: {shlex.join([*command, '--resume', '--out', str(out)])}")
+        typer.echo(f"Not tested. To test it, repeat the command with --resume --out {out} and without --no-test.")
     for note in notes:  # below the result: what a refusal prints is one line
         typer.echo(f"note: {note}", err=True)
 
 
 def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_json: bool, test: bool) -> None:
     """Check a config and print what its run will take. test: whether the run will look at the test period."""
-    from finrl_pod_app.setup.kernels import SECONDS, uncompiled_kernels
     from finrl_pod_app.training.tournaments import plan_tournament
 
     tournament_plan = plan_tournament(config, device=device, engine=engine)
@@ -388,8 +342,7 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
     if plan.mapped_bytes:
         typer.echo(f"on disk, mapped into memory: about {plan.mapped_bytes / 1e9:.1f} GB in the folder of the panels")
     typer.echo(f"training: {plan.samples:,} environment steps")
-    compiling = f", and {SECONDS} more for compiling kernels once" if uncompiled_kernels() else ""
-    typer.echo(f"time: about {duration} {unit}{'s' * (duration > 1)} on two cores{compiling}")
+    typer.echo(f"time: about {duration} {unit}{'s' * (duration > 1)} on two cores")
     if tournament_plan.look is not None and not test:
         typer.echo(f"test period: left unseen (--no-test); testing it would be look {tournament_plan.look}")
     elif tournament_plan.look is not None:
@@ -406,21 +359,3 @@ def _with_overrides(
 
     run_config = override_run(load(config), data, cost_bps, settings or ())
     return run_config if seed is None else dataclasses.replace(run_config, seed=seed)
-
-
-def _single_agent(config: RunConfig) -> RunConfig:
-    """The config for the one agent of [agent], whatever its [tournament] and [[cohorts]] say."""
-    single = dataclasses.replace(config.tournament, pods=1, exploit_fraction=0.0, reinit_fraction=0.0, champion=1)
-    return dataclasses.replace(config, tournament=single, cohorts=())
-
-
-def _command(
-    name: str, config: Path, data: str | None, cost_bps: float | None, settings: list[str] | None, seed: int | None
-) -> list[str]:
-    """The words of a command on a market with the options that its run depends on."""
-    words = ["finrl-pod", name, str(config)]
-    for option, value in (("--data", data), ("--cost-bps", cost_bps), ("--seed", seed)):
-        words += [] if value is None else [option, f"{value}"]
-    for line in settings or ():
-        words += ["--set", line]
-    return words

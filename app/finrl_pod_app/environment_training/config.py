@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from finrl_pod_envs.custom.episode_recorder import EpisodeRecorder, record_episodes
 from finrl_pod_envs.custom.loader import load_env
@@ -24,8 +24,9 @@ from finrl_pod_app.setup.overrides import parse_setting
 
 CUSTOM_ENVS = 16  # environments per member of file.py:Class; one batch steps them all
 Setting = bool | int | float | str | list[int]
+Environment: TypeAlias = GymnasiumVecEnv | EpisodeRecorder
 NEVER = 1e9  # disables a limit
-MINIBATCH = 64
+MINIBATCH = 64  # smallest number of items in one of the equal minibatches
 ON_POLICY_SAMPLES = 2048
 UPDATES_PER_SAMPLE: Mapping[str, int] = {"redq": 20}  # of its paper; other off-policy algorithms take 1
 
@@ -50,7 +51,7 @@ def open_env(
     workers: int | None = None,
     seconds: float = WORKER_SECONDS,
     device: str = "cpu",
-) -> GymnasiumVecEnv | EpisodeRecorder:
+) -> Environment:
     """P x E environments, P = len(members). workers, seconds: passed to `GymnasiumVecEnv`.
 
     Raises ConfigError, InputError, RunError or SetupError for an environment that cannot be made.
@@ -135,10 +136,12 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
             }  # fmt: skip
     else:
         horizon = max(ON_POLICY_SAMPLES // envs if horizon is None else horizon, 1)
+        items = horizon * envs
+        minibatches = next(n for n in range(max(items // MINIBATCH, 1), 0, -1) if items % n == 0)
         settings |= {
             "hidden": [64, 64], "horizon": horizon, "group_baseline": False, "scale_rewards": False,
             "gae_lambda": 0.95, "entropy_coefficient": 0.0,
-            "epochs": 10, "minibatches": _minibatches(horizon * envs), "target_kl": NEVER,
+            "epochs": 10, "minibatches": minibatches, "target_kl": NEVER,
         }  # fmt: skip
         if not hasattr(record, "epochs"):  # A2C: one gradient step on a short rollout
             settings |= {"horizon": 8, "learning_rate": 7e-4, "gae_lambda": 1.0}
@@ -149,11 +152,6 @@ def _own_defaults(record: type[AgentConfig]) -> set[str]:
     """Names of the settings whose defaults a custom algorithm declares."""
     classes = (cls for cls in record.__mro__ if not cls.__module__.startswith("finrl_pod."))
     return {name for cls in classes for name in vars(cls).get("__annotations__", {})}
-
-
-def _minibatches(items: int) -> int:
-    """Largest number of equal minibatches with at least 64 items each."""
-    return next(n for n in range(max(items // MINIBATCH, 1), 0, -1) if items % n == 0)
 
 
 def check(config: TrainingConfig) -> None:

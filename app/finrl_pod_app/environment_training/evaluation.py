@@ -43,8 +43,6 @@ class EvaluationResult(JsonRecord):
     cut: number of episodes without an end, each of `MAX_STEPS`. ensemble: None for a single member.
     """
 
-    optional_fields = ("ensemble",)
-
     episodes: int
     cut: list[int]
     mean: list[float | None]

@@ -67,8 +67,6 @@ class PipelineSummary:
 class TrainingResult(JsonRecord):
     """Contents of result.json. score: of each member. unscored: number of episodes with NaN returns."""
 
-    optional_fields = ("ensemble", "pipeline")
-
     env: str
     algorithm: str
     seed: int

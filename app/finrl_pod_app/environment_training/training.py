@@ -1,31 +1,33 @@
-"""Training loop: progress, checkpoints, clean stops, and evaluation at the end."""
+"""Training on environments without a market, with checkpoints or asynchronously, and the evaluation at its end."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from finrl_pod_envs.custom.episode_recorder import EpisodeRecorder
-from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
+from finrl_pod_envs.gymnasium_pool.env import Episode
 
 from finrl_pod.errors import ConfigError, Interrupted, RunError
 from finrl_pod.native.threads import restored_threads
-from finrl_pod.protocols import ResumableVecEnv
+from finrl_pod.protocols import ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.settings.algorithm_configs import TrainedAgentConfig
+from finrl_pod.rl.training.pipeline import SAMPLE_SECONDS, Pipeline
+from finrl_pod.settings.algorithm_configs import OffPolicyConfig, TrainedAgentConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
-from finrl_pod.user_files import pinned, unpinned
-from finrl_pod_app.environment_training.config import TrainingConfig, check, open_env
+from finrl_pod.user_files import keep, kept_files, pinned, unpinned
+from finrl_pod_app.environment_training.config import Environment, TrainingConfig, check, open_env
 from finrl_pod_app.environment_training.evaluation import EPISODES, EvaluationResult, Scores, evaluate
-from finrl_pod_app.environment_training.folder import WEIGHTS, RunFolder, TrainingResult
+from finrl_pod_app.environment_training.folder import WEIGHTS, PipelineSummary, RunFolder, TrainingResult
 from finrl_pod_app.setup.output_folder import RUN, locked_folder
-from finrl_pod_app.setup.training_loggers import TrainingLogger, open_logger
+from finrl_pod_app.setup.training_loggers import open_logger
 
 SAVE_SECONDS = 60.0
 PROGRESS_SECONDS = 0.2
@@ -40,11 +42,9 @@ def train(
     save_seconds: float = SAVE_SECONDS,
     evaluation: int = EPISODES,
     progress: ProgressCallback = lambda _: None,
-    loggers: Sequence[str] = (),
+    logger: str | None = None,
 ) -> TrainingResult:
-    """Train a new run, or continue the run in `out`.
-
-    loggers: kinds of `training_loggers.LOGGERS` that write into out/logs.
+    """Train a new run, or continue the run in `out`. logger: kind of `open_logger` that writes into out/logs.
 
     Raises ConfigError for invalid settings, RunError for an unsuitable folder or a failing environment, Interrupted
     after Ctrl-C or SIGTERM with everything saved.
@@ -59,15 +59,22 @@ def train(
         _check_same_settings(config, pinned(saved_config), out)
         if (result := folder.result()) is not None:
             return result
-    with contextlib.closing(_make_env(config)) as env, catch_stop_signals() as signals:
+    env = open_env(
+        config.env,
+        envs=config.envs,
+        workers=config.workers or None,
+        members=range(config.members),
+        seconds=config.worker_timeout,
+        device=config.device,
+    )
+    with contextlib.closing(env), catch_stop_signals() as signals:
         learner = Learner(env, config.agent, seed=config.seed, threads=config.threads)
         with locked_folder(out, RUN):
             if not resume:
                 folder.create(config)
             with contextlib.ExitStack() as stack:
-                reports = [stack.enter_context(_open_logger(kind, out, config)).report for kind in loggers]
-                training = _TrainingRun(config, folder, env, learner, progress, reports)
-                return training.run(signals, save_seconds, evaluation)
+                log = stack.enter_context(open_logger(logger, out / "logs" / logger)).report if logger else None
+                return _TrainingRun(config, folder, env, learner, progress, log).run(signals, save_seconds, evaluation)
 
 
 class _TrainingRun:
@@ -75,17 +82,19 @@ class _TrainingRun:
         self,
         config: TrainingConfig,
         folder: RunFolder,
-        env: GymnasiumVecEnv | EpisodeRecorder,
+        env: Environment,
         learner: Learner,
         progress: ProgressCallback,
-        reports: Sequence[Callable[[Learner, Metrics], object]] = (),
+        log: Callable[[Learner, Metrics], object] | None,
     ) -> None:
-        self._reports = reports
         self.config = config
         self.folder = folder
         self.env = env
         self.learner = learner
         self._report = progress
+        self._log = log
+        self._capacity = learner.algorithm.slot_items
+        self._resumable = isinstance(env, ResumableVecEnv)
         self.scores = Scores([[] for _ in range(config.members)])
         self.seconds = 0.0
         self.losses = 0
@@ -106,8 +115,8 @@ class _TrainingRun:
 
         def on_iteration(_: Learner, metrics: Metrics) -> bool:
             nonlocal last_save, last_report
-            for log in self._reports:
-                log(learner, metrics)
+            if self._log is not None:
+                self._log(learner, metrics)
             now = time.monotonic()
             samples = learner.samples[0]
             self.seconds = seconds_before + now - start_time
@@ -129,7 +138,7 @@ class _TrainingRun:
             learner.learn(left, callback=on_iteration, schedule=lambda age: 1 - age / config.steps if linear else 1.0)
         self.save()  # the evaluation may be interrupted or fail
         if signals and not self._resumable:
-            self.folder.finish(_all_weights(learner), self._result(None))
+            self._finish(None)
             raise Interrupted(
                 f"stopped after {learner.samples[0]:,} of {config.steps:,} steps; the weights are saved in "
                 f"{self.folder.path}, and the run cannot be resumed: {config.env} has no checkpoint() and resume()"
@@ -150,50 +159,142 @@ class _TrainingRun:
             ) from None
         except RunError as error:
             failure = error
-        result = self._result(evaluation_result)
-        self.folder.finish(_all_weights(learner), result)
+        result = self._finish(evaluation_result)
         if failure is not None:
             raise RunError(f"the trained agent is saved in {self.folder.path}, but its evaluation failed: {failure}")
         return result
 
     def save(self) -> None:
         """Save a checkpoint from which the run continues exactly, if the environment can."""
-        if not self._resumable:
-            return
-        tensors = self.learner.checkpoint(self.folder.item_count)
-        self.folder.save(tensors, self.scores, self.seconds, self._losses(), self._capacity)
+        if self._resumable:
+            tensors = self.learner.checkpoint(self.folder.item_count)
+            losses = self.losses + self.env.worker_restarts
+            self.folder.save(tensors, self.scores, self.seconds, losses, self._capacity)
 
-    @property
-    def _resumable(self) -> bool:
-        return isinstance(self.env, ResumableVecEnv)
-
-    @property
-    def _capacity(self) -> int:
-        return self.learner.algorithm.slot_items
-
-    def _losses(self) -> int:
-        return self.losses + self.env.worker_restarts
-
-    def _result(self, evaluation: EvaluationResult | None) -> TrainingResult:
+    def _finish(self, evaluation: EvaluationResult | None) -> TrainingResult:
+        """Save weights ("P.NAME" -> tensor) and result."""
         learner = self.learner
-        return TrainingResult(
-            env=unpinned(self.config.env),
-            algorithm=unpinned(self.config.agent.algorithm),
-            seed=self.config.seed,
+        result = _result(
+            self.config,
+            self.folder.path,
+            self.scores,
             steps=learner.samples[0],
             updates=getattr(learner.algorithm, "updates", None),
-            seconds=round(self.seconds, 3),
-            samples_per_second=round(learner.samples[0] * self.config.members / max(self.seconds, 1e-9), 1),
-            episodes=self.scores.episodes,
-            unscored=self.scores.unscored,
-            score=self.scores.member_scores,
-            best_score=self.scores.best,
-            curve=self.scores.curve,
+            seconds=self.seconds,
             alive=learner.alive,
-            workers_lost=self._losses(),
-            weights=str(self.folder.path / WEIGHTS),
+            workers_lost=self.losses + self.env.worker_restarts,
             evaluation=evaluation,
         )
+        members = [learner.algorithm.member(p)[0] for p in range(learner.env.members)]
+        self.folder.finish({f"{p}.{name}": x for p, member in enumerate(members) for name, x in member.items()}, result)
+        return result
+
+
+@restored_threads()
+def train_async(
+    config: TrainingConfig, out: Path, *, evaluation: int = EPISODES, progress: ProgressCallback = lambda _: None
+) -> TrainingResult:
+    """Train like `train`, with environments stepped in a second process while this one learns.
+
+    Faster if an environment step costs about as much as an update. Results depend on timing, so runs are neither
+    reproducible nor resumable: a stop keeps the weights reached. Raises ConfigError for invalid settings, RunError if
+    collecting or evaluation fails, Interrupted after Ctrl-C or SIGTERM.
+    """
+    check(config)
+    config = pinned(config)
+    assert isinstance(config.agent, OffPolicyConfig)
+    if config.members > 1:
+        raise ConfigError(f"--pipeline async trains one member, got --members {config.members}; use --pipeline sync")
+    folder = RunFolder(out)
+    scores = Scores([[]])
+    torch.set_num_threads(config.threads)
+    make_env = functools.partial(
+        _open_env,
+        kept_files(dataclasses.asdict(config)),
+        config.env,
+        envs=config.envs,
+        workers=config.workers or None,
+        seconds=config.worker_timeout,
+    )
+    make_here = functools.partial(open_env, config.env, envs=config.envs, device=config.device)
+    timeout = max(SAMPLE_SECONDS, 2 * config.worker_timeout)  # a hanging worker is replaced within its own limit
+    pipeline = Pipeline(make_env, config.agent, seed=config.seed, make_here=make_here, timeout=timeout)
+    start_time = time.monotonic()
+    error: RunError | None = None
+    with locked_folder(out, RUN), catch_stop_signals() as signals:
+        folder.create(config)
+
+        def on_episodes(pipeline: Pipeline, episodes: list[Any]) -> bool:
+            samples = min(pipeline.stats.samples, config.steps)
+            scores.add((Episode(*episode) for episode in episodes), samples, config.steps)
+            rate = samples / max(time.monotonic() - start_time, 1e-9)
+            progress(training_progress(config, scores, samples, rate, ", asynchronously"))
+            return not signals
+
+        with pipeline:
+            try:
+                pipeline.learn(config.steps, after=on_episodes)
+            except RunError as failure:  # the weights learned until then are saved
+                error = failure
+        stats = pipeline.stats
+        algorithm = pipeline.algorithm
+        if error is not None and not stats.updates:
+            raise error
+        samples = min(stats.samples, config.steps)
+        result = _result(
+            config,
+            out,
+            scores,
+            steps=samples,
+            updates=stats.updates,
+            seconds=stats.seconds,
+            alive=[bool(x) for x in algorithm.alive],
+            workers_lost=stats.worker_restarts,
+            pipeline=PipelineSummary(stats.ratio, stats.staleness, stats.most_stale),
+        )
+        weights = {f"0.{name}": x for name, x in algorithm.member(0)[0].items()}
+        folder.finish(weights, result)
+        saved_weights = (
+            f"the weights after {samples:,} of {config.steps:,} steps are in {out / WEIGHTS}, and runs with --pipeline "
+            "async cannot be resumed"
+        )
+        if error is not None:
+            raise RunError(f"{error}; {saved_weights}")
+        if not signals:
+            with contextlib.suppress(Interrupted):
+                returns = evaluate(algorithm.greedy, config, evaluation, is_stopped=lambda: signals)
+                result = dataclasses.replace(result, evaluation=returns)
+                folder.finish(weights, result)
+    if signals:
+        raise Interrupted(f"stopped; {saved_weights}")
+    return result
+
+
+def _open_env(own_files: Mapping[str, str], name: str, **options: Any) -> VecEnv:
+    """`open_env` in a process that does not know the texts of user files yet."""
+    keep(own_files)
+    return open_env(name, **options)
+
+
+def _result(
+    config: TrainingConfig, out: Path, scores: Scores, *, steps: int, seconds: float, **measurements: Any
+) -> TrainingResult:
+    """The result of a run. seconds: duration of the training. measurements: other fields of `TrainingResult`."""
+    return TrainingResult(
+        env=unpinned(config.env),
+        algorithm=unpinned(config.agent.algorithm),
+        seed=config.seed,
+        steps=steps,
+        seconds=round(seconds, 3),
+        samples_per_second=round(steps * config.members / max(seconds, 1e-9), 1),
+        episodes=scores.episodes,
+        unscored=scores.unscored,
+        score=scores.member_scores,
+        best_score=scores.best,
+        curve=scores.curve,
+        weights=str(out / WEIGHTS),
+        **measurements,
+    )
 
 
 def training_progress(config: TrainingConfig, scores: Scores, samples: int, rate: float, mode: str = "") -> Progress:
@@ -207,28 +308,6 @@ def training_progress(config: TrainingConfig, scores: Scores, samples: int, rate
         seconds_left=max(config.steps - samples, 0) / rate if rate > 0 else None,
         detail="" if scores.best is None else f"score {scores.now:.1f}, best {scores.best:.1f}",
     )
-
-
-def _open_logger(kind: str, out: Path, config: TrainingConfig) -> TrainingLogger:
-    values = config.to_dict()
-    agent = {f"agent.{name}": value for name, value in values.pop("agent").items()}
-    return open_logger(kind, out / "logs" / kind, {**values, **agent})
-
-
-def _make_env(config: TrainingConfig) -> GymnasiumVecEnv | EpisodeRecorder:
-    return open_env(
-        config.env,
-        envs=config.envs,
-        workers=config.workers or None,
-        members=range(config.members),
-        seconds=config.worker_timeout,
-        device=config.device,
-    )
-
-
-def _all_weights(learner: Learner) -> dict[str, torch.Tensor]:
-    """Weights of all members: "P.NAME" -> tensor."""
-    return {f"{p}.{name}": x for p in range(learner.env.members) for name, x in learner.algorithm.member(p)[0].items()}
 
 
 def _check_same_settings(config: TrainingConfig, run_config: TrainingConfig, out: Path) -> None:

@@ -57,8 +57,7 @@ from finrl_pod.user_files import (
 )
 from finrl_pod_app.evaluation.champions import member_ledgers, reference_strategy
 from finrl_pod_app.prices.market_setup import make_market, training_env
-from finrl_pod_app.prices.panels import load_panel, splits_of_panel
-from finrl_pod_app.prices.stored_prices import load_run_panel
+from finrl_pod_app.prices.stored_prices import load_panel, load_run_panel, splits_of_panel
 from finrl_pod_app.setup.output_folder import JsonRecord
 
 ENVIRONMENTS, GROUP = 8, 4  # of an audited environment

@@ -34,8 +34,7 @@ from finrl_pod.user_files import is_custom
 from finrl_pod_app.evaluation.benchmarks import BenchmarkAccount, find_benchmark
 from finrl_pod_app.evaluation.champions import champion_identity, reference_strategy
 from finrl_pod_app.evaluation.mandate_report import comparison, mandate_parts, mandate_period
-from finrl_pod_app.prices.panels import backtest_period, load_panel, splits_of_panel
-from finrl_pod_app.prices.stored_prices import load_run_panel
+from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, load_run_panel, splits_of_panel
 from finrl_pod_app.report.builder import bars_sentence, bootstrap_band, build_report, rule_sentences, subject_of
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.records import ReportParts, RunReport

@@ -11,7 +11,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.feature_analysis import HORIZONS, QUANTILES, analyse_feature, ranks_assets
 from finrl_pod.files import to_plain
 from finrl_pod.settings.run import DataConfig, RunConfig
-from finrl_pod_app.prices.panels import backtest_period, load_panel, splits_of_panel
+from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, splits_of_panel
 from finrl_pod_app.report.builder import bars_sentence
 
 

@@ -1,7 +1,4 @@
-"""Recipes:
-
-a market, an algorithm and settings that reach the optimum of the market in seconds to minutes on one core.
-"""
+"""Recipes: a market, an algorithm and settings that reach its optimum in seconds to minutes on one core."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from dataclasses import dataclass
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 from finrl_pod_envs.multi_agent.making import MakingMarket
 
-from finrl_pod.errors import ConfigError
 from finrl_pod.market.optimal_execution import risk_aversion_of
 from finrl_pod.rl.multi_agent.training import default_ppo
 from finrl_pod.settings.algorithm_configs import PPOConfig
@@ -95,10 +91,3 @@ RECIPES: Mapping[str, Recipe] = {
     "making": making(),
     "desk": desk(),
 }
-
-
-def recipe(name: str) -> Recipe:
-    """The recipe of a market. Raises ConfigError for an unknown one."""
-    if name not in RECIPES:
-        raise ConfigError(f"--market must be one of {', '.join(RECIPES)}, got {name!r}")
-    return RECIPES[name]

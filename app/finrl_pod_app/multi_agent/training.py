@@ -1,8 +1,4 @@
-"""`finrl-pod train --market`: trains the agents of a market, scores them exactly and saves a folder.
-
-config.json contains the settings, weights.safetensors the networks of the actors, result.json scores, schedules and
-quotes. Scores compare greedy decisions with the optimum of the simulated market.
-"""
+"""`finrl-pod train --market`: trains the agents of a market, scores them against its optimum and saves a folder."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ from finrl_pod.settings.constraints import describe_settings
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MADDPGConfig
 from finrl_pod.settings.toml import build_record
 from finrl_pod.types import Floats, JointObservation
-from finrl_pod_app.multi_agent.recipes import Recipe, recipe
+from finrl_pod_app.multi_agent.recipes import RECIPES, Recipe
 from finrl_pod_app.setup.overrides import parse_setting
 
 T = TypeVar("T")
@@ -196,7 +192,9 @@ def score(policy: JointPolicy, plan: Recipe) -> dict[str, Any]:
 
 def _plan(training: MarketTraining) -> Recipe:
     """The recipe of the market with the changes of the training."""
-    plan = recipe(training.market)
+    if training.market not in RECIPES:
+        raise ConfigError(f"--market must be one of {', '.join(RECIPES)}, got {training.market!r}")
+    plan = RECIPES[training.market]
     algorithm = training.algorithm or plan.algorithm
     if algorithm not in MULTI_AGENT_ALGORITHMS:
         raise ConfigError(f"--algorithm must be one of {', '.join(MULTI_AGENT_ALGORITHMS)}, got {algorithm!r}")

@@ -31,7 +31,7 @@ from finrl_pod.paper.settings import load
 from finrl_pod.types import Panel
 from finrl_pod_app.paper.backtest_difference import CENT, TrackReport, compare_with_backtest, save_difference
 from finrl_pod_app.paper.sources import load_promoted
-from finrl_pod_app.prices.panels import load_panel
+from finrl_pod_app.prices.stored_prices import load_panel
 from finrl_pod_app.setup.presets import preset
 from finrl_pod_app.training.tournaments import run_tournament
 

@@ -72,29 +72,18 @@ def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> N
         validate_agent(agent, env)
 
 
-def _check_closed_form(config: RunConfig) -> None:
-    """Raise ConfigError for parts of a config that a solved agent has no use for."""
-    if any(isinstance(agent, ClosedFormConfig) for agent in config.cohorts):
-        raise ConfigError(
-            'cohorts train, and algorithm "closed_form" solves; set start = "closed_form" in the cohort, or use it as '
-            "[agent]"
-        )
-    if not isinstance(config.agent, ClosedFormConfig):
-        return
-    if config.cohorts:
-        raise ConfigError(
-            'agent.algorithm "closed_form" solves one agent and trains no cohorts; remove them, or set agent.start = '
-            '"closed_form" with an algorithm that trains'
-        )
-
-
 def with_effective_settings(config: RunConfig) -> tuple[RunConfig, str]:
     """A config without settings that have no effect beside a solved policy, and a note that names them, or "".
 
     A tournament of `closed_form` solves one agent. An agent trains from new weights where no policy can be solved for
     it. Raises ConfigError for parts of a config that a solved agent has no use for.
     """
-    _check_closed_form(config)
+    solves = isinstance(config.agent, ClosedFormConfig)
+    if any(isinstance(agent, ClosedFormConfig) for agent in config.cohorts) or (solves and config.cohorts):
+        raise ConfigError(
+            'algorithm "closed_form" solves one agent and trains no cohorts; remove them, or set start = "closed_form" '
+            "with an algorithm that trains"
+        )
     agents = [_with_possible_start(agent, config) for agent in (config.agent, *config.cohorts)]
     if agents != [config.agent, *config.cohorts]:
         effective_config = dataclasses.replace(config, agent=agents[0], cohorts=tuple(agents[1:]))
@@ -102,7 +91,7 @@ def with_effective_settings(config: RunConfig) -> tuple[RunConfig, str]:
             'agent.start "closed_form" has no effect: it needs a mandate, environment.kind "portfolio" and a policy '
             "with linear_w; training starts from new weights"
         )
-    if not isinstance(config.agent, ClosedFormConfig):
+    if not solves:
         return config, ""
     single = TournamentConfig(
         pods=1, generations=1, samples_per_generation=1, leaderboard=1, champion=1, selection="best", search="off"
@@ -122,17 +111,15 @@ def _with_possible_start(agent: AgentConfig, config: RunConfig) -> AgentConfig:
     if not isinstance(agent, TrainedAgentConfig) or agent.start == "new":
         return agent
     tilts = config.environment.kind == "portfolio" and config.mandate.base != "none"
-    if tilts and algorithm_info(agent.algorithm).actions != "discrete" and _is_linear(agent.policy):
+    policy = agent.policy
+    if policy in BUILT_IN_POLICIES:
+        is_linear = policy != "mlp"
+    else:  # whether it has weights of features in its scores
+        spec = PolicySpec(policy, 2, 2, 2, (2,), action="tilt")
+        is_linear = LINEAR in make_policy(spec).init(torch.Generator(), torch.float32)
+    if tilts and is_linear and algorithm_info(agent.algorithm).actions != "discrete":
         return agent
     return dataclasses.replace(agent, start="new")
-
-
-def _is_linear(policy: str) -> bool:
-    """Whether a policy has weights of features in its scores. Raises ConfigError as `make_policy`."""
-    if policy in BUILT_IN_POLICIES:
-        return policy != "mlp"
-    tensors = make_policy(PolicySpec(policy, 2, 2, 2, (2,), action="tilt")).init(torch.Generator(), torch.float32)
-    return LINEAR in tensors
 
 
 def make_trainer(

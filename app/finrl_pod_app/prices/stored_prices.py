@@ -1,25 +1,206 @@
-"""Store prices under a name without losing others, and find the prices of a run by their content."""
+"""Prices of commands: import and store them, load them for a config or a run, and find the bars of a backtest."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
+import numpy as np
+import pandas as pd
+
+from finrl_pod.data.dates import first_moment, last_moment
+from finrl_pod.data.panel import between, select
+from finrl_pod.data.side_tables import Dividends, read_actions, read_membership, with_actions, with_membership
+from finrl_pod.data.sources import open_source
+from finrl_pod.data.sources.bounded import ReadLimits, read_bounded
+from finrl_pod.data.sources.files import ReadOptions
+from finrl_pod.data.splits import CALENDAR_SLACK, Span, make_splits
 from finrl_pod.data.store import Manifest, Store
-from finrl_pod.errors import DataError, SetupError
-from finrl_pod.promotion.trial_registry import SHORT_HASH, TrialRegistry
-from finrl_pod.settings.run import RunConfig
+from finrl_pod.errors import ConfigError, DataError
+from finrl_pod.settings.run import BUILT_IN_SPLITS, EnvironmentConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
-from finrl_pod_app.prices.data_import import QueryValue
-from finrl_pod_app.prices.panels import load_panel
+from finrl_pod_app.setup.presets import propose_splits
+
+
+def load_panel(config: RunConfig) -> Panel:
+    """The panel of a config with its selection of symbols.
+
+    Raises ConfigError for whole shares or costs per share on adjusted prices, unless the config allows them, and for
+    spreads from data that lack them.
+    """
+    panel = select(Store().load(config.data.name), config.data.symbols)
+    check_prices(config.environment, panel)
+    return panel
+
+
+def check_prices(rules: EnvironmentConfig, panel: Panel) -> None:
+    """Raise ConfigError if the rules count shares of adjusted prices and `adjusted_shares` is not set, or charge
+    spreads that the panel lacks.
+    """
+    is_scaled = panel.adjusted or panel.dividend is not None  # with dividends in cash, for splits
+    if is_scaled and not rules.adjusted_shares and (rules.whole_shares or rules.per_share):
+        name = "whole_shares" if rules.whole_shares else "per_share"
+        raise ConfigError(
+            f"environment.{name} counts shares, but the prices of {panel.name!r} are adjusted, so past counts differ "
+            "from those traded; set environment.adjusted_shares = true to use them anyway"
+        )
+    if rules.half_spread == "from data":
+        _check_spreads(panel)
+
+
+def _check_spreads(panel: Panel) -> None:
+    if panel.spread is None:
+        raise ConfigError(
+            f'environment.half_spread = "from data" needs spreads, and {panel.name!r} has none; import a column '
+            '"spread", or set half_spread = "constant"'
+        )
+    unknown = (panel.tradable & np.isnan(panel.spread)).sum(0)  # [N]
+    incomplete_symbols = [panel.symbols[n] for n in np.flatnonzero(unknown)]
+    if incomplete_symbols:
+        count = unknown[unknown > 0][0]
+        note = f" ({len(incomplete_symbols) - 1} more tickers lack some)" * (len(incomplete_symbols) > 1)
+        raise ConfigError(
+            f'environment.half_spread = "from data" needs a spread on every bar, but {incomplete_symbols[0]} in '
+            f"{panel.name!r} has none on {count} of its bars{note}; complete them, or choose other tickers "
+            "with data.symbols"
+        )
+
+
+def backtest_period(
+    panel: Panel, start: str | None, end: str | None, splits: SplitConfig | None = None, split: str = "test"
+) -> tuple[int, int]:
+    """First and last bar of a backtest from `start` to `end`.
+
+    A missing date is taken from `split` ("train", "validation" or "test") of `splits`, or from the data for the split
+    "all" and without splits. Raises DataError for invalid dates, a start after the end, dates more than a week outside
+    the data, and fewer than two bars.
+    """
+    is_whole = splits is None or split == "all"
+    if start is None and end is None and not is_whole:
+        assert splits is not None
+        span: Span = getattr(make_splits(panel.times, splits), split)
+        return span.first, span.last
+    data = pd.Timestamp(panel.times[0]), pd.Timestamp(panel.times[-1])
+    split_dates = (None, None) if is_whole else getattr(splits, split)
+    opening, closing = start or split_dates[0], end or split_dates[1]
+    low = first_moment(opening, "the start") if opening else data[0]
+    high = last_moment(closing, "the end") if closing else data[1]
+    slack = CALENDAR_SLACK
+    if (start and not data[0] - slack <= low <= data[1] + slack) or (
+        end and not data[0] - slack <= high.floor("D") <= data[1] + slack
+    ):
+        dates = " to ".join(([str(low.date())] if start else []) + ([str(high.date())] if end else []))
+        raise DataError(
+            f"the period {dates} of a backtest exceeds the data, {data[0].date()} to "
+            f"{data[1].date()}; choose dates within"
+        )
+    if low > high:
+        raise DataError(
+            f"the start {low.date()} of a backtest is after its end {high.date()}: swap the dates, or give both"
+        )
+    period = between(panel, low, high)
+    if len(period.times) < 2:
+        raise DataError(f"a backtest needs at least two bars, {low.date()} to {high.date()} has one; widen the dates")
+    first = int((panel.times < period.times[0]).sum())
+    return first, first + len(period.times) - 1
+
+
+def splits_of_panel(panel: Panel) -> SplitConfig:
+    """Splits of a panel that no config describes: the default ones if they fit, else 70, 15 and 15 percent."""
+    first, last = (panel.times[i].astype("datetime64[D]").item() for i in (0, -1))
+    return propose_splits(first, last, BUILT_IN_SPLITS.get(panel.name))
+
+
+QueryValue = str | bool | int | float | Sequence[str] | None  # of a query in a manifest
+
+
+def import_prices(
+    file: Path,
+    *,
+    limits: ReadLimits | None = None,
+    adjusted: bool | None = None,
+    members: Path | None = None,
+    actions: Path | None = None,
+    dividends: Dividends = "cash",
+    **options: Any,
+) -> tuple[Panel, dict[str, QueryValue]]:
+    """Read a file, and the query that repeats it, for the manifest of the panel.
+
+    adjusted: whether the prices in the file are adjusted for splits and dividends; None: yes, unless there are
+    `actions`. members, actions: CSV tables. dividends: how dividends of the actions are paid. options: the others of
+    `ReadOptions`. Raises DataError as `read_bounded` and the readers of the tables, and for actions of adjusted prices.
+    """
+    if dividends not in get_args(Dividends):
+        raise DataError(f"--dividends must be {' or '.join(get_args(Dividends))}, got {dividends!r}")
+    if actions is not None and adjusted:
+        raise DataError("corporate actions adjust prices as traded; leave out --adjusted, or --actions")
+    if actions is None and dividends != "cash":
+        raise DataError("--dividends is for a table of corporate actions; give the table with --actions")
+    is_adjusted = actions is None if adjusted is None else adjusted
+    panel = read_bounded(file, limits, adjusted=is_adjusted, **options)
+    query = {"file": str(file.resolve()), **options}
+    if actions is not None:
+        panel = with_actions(panel, read_actions(actions), dividends)
+        query |= {"actions": str(actions.resolve()), "dividends": dividends}
+    if members is not None:
+        panel = with_membership(panel, read_membership(members))
+        query["members"] = str(members.resolve())
+    return panel, query
+
+
+def refresh_panel(name: str, today: date | None = None) -> Manifest:
+    """Fetch or import a stored panel again and store it under its name; returns its manifest.
+
+    Fetched panels end on the day before `today` (by default the current date in UTC), so that no bar is incomplete.
+    Raises DataError, with the stored panel unchanged, for a built-in panel, a source that fails, and prices that lack
+    a symbol or end before those in the store.
+    """
+    store = Store()
+    manifest = store.show(name)
+    if manifest.builtin:
+        raise DataError(
+            f"panel {name!r} is built in, so there are no newer prices; set data.name to a panel made by "
+            "`finrl-pod data fetch` or `data import`, or use --stored"
+        )
+    panel, query = _read_again(manifest, (today or datetime.now(UTC).date()) - timedelta(days=1))
+    missing = sorted(set(manifest.symbols) - set(panel.symbols))
+    if missing:
+        raise DataError(f"the newer prices of {name!r} lack {missing[0]}, so the stored ones are kept")
+    if str(panel.times[-1].astype("datetime64[D]")) < manifest.end[:10]:
+        raise DataError(
+            f"the newer prices of {name!r} end on {panel.times[-1].astype('datetime64[D]')}, before the "
+            f"end of the stored prices, {manifest.end}: the stored ones are kept"
+        )
+    return store.save(dataclasses.replace(panel, name=name), query)
+
+
+def _read_again(manifest: Manifest, last: date) -> tuple[Panel, dict[str, QueryValue]]:
+    """Prices by the query of a manifest, and the query with its new end."""
+    query = dict(manifest.query)
+    if "file" in query:
+        names = {field.name for field in dataclasses.fields(ReadOptions)} - {"adjusted"}
+        options = {"bar": manifest.bar, **{name: query[name] for name in names if name in query}}
+        options |= {name: Path(str(query[name])) for name in ("members", "actions") if name in query}
+        if "actions" in query:
+            options["dividends"] = query["dividends"]
+        else:
+            options["adjusted"] = manifest.adjusted
+        return import_prices(Path(str(query["file"])), **options)
+    if "source" not in query:
+        raise DataError(
+            f"panel {manifest.name!r} does not say where it came from; fetch or import it again, or use --stored"
+        )
+    query["end"] = last.isoformat()
+    span = first_moment(str(query["start"]), "the start"), last_moment(last.isoformat(), "the end")
+    return open_source(str(query["source"])).fetch(tuple(query["symbols"]), *span, manifest.bar), query
+
 
 Status = Literal["stored", "unchanged", "replaced"]
-SHOWN_RUNS = 3
-_RUNS = ("champion of ", "walk-forward of ")  # looks that runs make
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,53 +257,11 @@ def names_of(store: Store, sha256: str) -> list[str]:
     return [manifest.name for manifest in store.list() if manifest.sha256 == sha256 and not manifest.fault]
 
 
-def runs_on(sha256: str) -> list[str]:
-    """Runs whose champions were tested on these prices, in words, as the registry of looks knows them."""
-    try:
-        looks = TrialRegistry().descriptions(sha256)
-    except SetupError:
-        return []
-    return [description for description in looks if description.startswith(_RUNS)]
-
-
-def consequences(sha256: str) -> str:
-    """What it means for runs that prices are no longer stored under their name, in one or two sentences."""
+def consequence(sha256: str) -> str:
+    """What it means for runs that prices are no longer stored under their name."""
     if names := names_of(Store(), sha256):
         return f"They are still stored as {names[0]}, where runs made on them find them."
-    runs = runs_on(sha256)
-    remainder = f" and {len(runs) - SHOWN_RUNS} more" if len(runs) > SHOWN_RUNS else ""
-    sentence = f"Made on them: {'; '.join(runs[:SHOWN_RUNS])}{remainder}. " if runs else ""
-    return f"{sentence}To backtest or audit runs made on them, import the same prices again, under any name."
-
-
-@dataclasses.dataclass(frozen=True)
-class RunPrices:
-    """The prices of a run. stored_as: a name under which the store has them, None if it no longer does."""
-
-    sha256: str
-    stored_as: str | None
-    sentence: str
-
-
-def run_prices(path: Path) -> RunPrices | None:
-    """Whether the prices of a finished run are still stored, and what follows; None for a folder that is no run.
-
-    Raises RunError as `RunDirectory.open`.
-    """
-    if not RunDirectory.is_run(path):
-        return None
-    run = RunDirectory.open(path)
-    subject = f"The prices of this run (sha256 {run.data_sha256[:SHORT_HASH]})"
-    try:
-        name = load_run_panel(run.config, run.data_sha256, path).name
-    except DataError:
-        note = f"; {run.config.data.name} has others now" if Store().exists(run.config.data.name) else ""
-        sentence = (
-            f"{subject} are no longer stored{note}: the verdict stands, but its champion cannot be backtested or "
-            "audited until the same prices are imported again, under any name."
-        )
-        return RunPrices(run.data_sha256, None, sentence)
-    return RunPrices(run.data_sha256, name, f"{subject} are stored as {name}: backtest and audit use them.")
+    return "To backtest or audit runs made on them, import the same prices again, under any name."
 
 
 def panel_to_resume(config: RunConfig, folder: Path) -> Panel:

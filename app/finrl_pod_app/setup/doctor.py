@@ -7,7 +7,7 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module, metadata, util
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError, InputError, SetupError
@@ -15,19 +15,14 @@ from finrl_pod.errors import FinrlPodError, InputError, SetupError
 if TYPE_CHECKING:
     import torch
 
-ALPACA_KEYS = ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY")
 CORE = ("torch", "numpy", "pandas")
 SUITE = ("pyarrow", "scipy", "arch", "pydantic", "typer", "rich", "plotly", "safetensors", "gymnasium")
 FEATURES = ("TA-Lib",)  # optional, but features depend on its version
 INSTALL = "install finrl_pod again, from its checkout: make setup, or pip install . in an environment of your own"
 
 
-@dataclass(frozen=True)
-class OptionalPackage:
-    """A package that some features need.
-
-    name: distribution. module: top-level module. extra: extra of finrl-pod.
-    """
+class OptionalPackage(NamedTuple):
+    """A package that some features need. name: distribution. module: top-level module. extra: extra of finrl-pod."""
 
     name: str
     module: str
@@ -39,27 +34,29 @@ class OptionalPackage:
         return f"pip install 'finrl-pod[{self.extra}]'"
 
 
-OPTIONAL_PACKAGES = (
-    OptionalPackage("yfinance", "yfinance", "sources", "to fetch prices from Yahoo"),
-    OptionalPackage("alpaca-py", "alpaca", "sources", "to fetch bars from Alpaca"),
-    OptionalPackage("tenacity", "tenacity", "sources", "to repeat failed requests"),
-    OptionalPackage("TA-Lib", "talib", "indicators", "for the technical indicators of FinRL as features"),
-    OptionalPackage("SQLAlchemy", "sqlalchemy", "paper", "for the paper-trading daemon"),
-    OptionalPackage("exchange_calendars", "exchange_calendars", "paper", "for the trading hours of the daemon"),
-    OptionalPackage("structlog", "structlog", "paper", "for the paper-trading daemon"),
-    OptionalPackage("prometheus-client", "prometheus_client", "paper", "for the daemon's metrics"),
-    OptionalPackage("apprise", "apprise", "paper", "for the daemon's alerts"),
-    OptionalPackage("aiohttp", "aiohttp", "paper", "for the fake Alpaca server"),
-    OptionalPackage("streamlit", "streamlit", "dashboard", "for the dashboard"),
-    OptionalPackage("argon2-cffi", "argon2", "dashboard", "for the dashboard's password"),
-    OptionalPackage("s3fs", "s3fs", "s3", "for a registry in an S3 bucket"),
-    OptionalPackage("mujoco", "mujoco", "mujoco", "for MuJoCo environments such as gym:Hopper-v5"),
-    OptionalPackage("ray", "ray", "ray", "for tournaments on a Ray cluster"),
-    OptionalPackage("tensorboard", "tensorboard", "tensorboard", "to show learning curves"),
-    OptionalPackage("mlflow", "mlflow", "mlflow", "to log learning curves to MLflow"),
-    OptionalPackage("wandb", "wandb", "wandb", "to log learning curves to Weights & Biases"),
-    OptionalPackage("onnx", "onnx", "onnx", "to export agents as ONNX"),
-    OptionalPackage("onnxscript", "onnxscript", "onnx", "to export agents as ONNX"),
+OPTIONAL_PACKAGES = tuple(
+    OptionalPackage(*row)
+    for row in (
+        ("yfinance", "yfinance", "sources", "to fetch prices from Yahoo"),
+        ("alpaca-py", "alpaca", "sources", "to fetch bars from Alpaca"),
+        ("tenacity", "tenacity", "sources", "to repeat failed requests"),
+        ("TA-Lib", "talib", "indicators", "for the technical indicators of FinRL as features"),
+        ("SQLAlchemy", "sqlalchemy", "paper", "for the paper-trading daemon"),
+        ("exchange_calendars", "exchange_calendars", "paper", "for the trading hours of the daemon"),
+        ("structlog", "structlog", "paper", "for the paper-trading daemon"),
+        ("prometheus-client", "prometheus_client", "paper", "for the daemon's metrics"),
+        ("apprise", "apprise", "paper", "for the daemon's alerts"),
+        ("aiohttp", "aiohttp", "paper", "for the fake Alpaca server"),
+        ("streamlit", "streamlit", "dashboard", "for the dashboard"),
+        ("argon2-cffi", "argon2", "dashboard", "for the dashboard's password"),
+        ("s3fs", "s3fs", "s3", "for a registry in an S3 bucket"),
+        ("mujoco", "mujoco", "mujoco", "for MuJoCo environments such as gym:Hopper-v5"),
+        ("pillow", "PIL", "mujoco", "for pictures of played episodes"),
+        ("ray", "ray", "ray", "for tournaments on a Ray cluster"),
+        ("tensorboard", "tensorboard", "tensorboard", "to show learning curves"),
+        ("onnx", "onnx", "onnx", "to export agents as ONNX"),
+        ("onnxscript", "onnxscript", "onnx", "to export agents as ONNX"),
+    )
 )
 
 
@@ -81,7 +78,7 @@ class Finding:
     fix: what to do about it and what it would give, empty when ok.
     """
 
-    group: Literal["versions", "devices", "data", "optional", "parts of packages"]
+    group: Literal["versions", "devices", "data", "optional"]
     name: str
     status: Literal["ok", "missing", "broken"]
     value: str
@@ -127,7 +124,6 @@ def _devices() -> Iterator[Finding]:
     except (ImportError, OSError):
         return
     yield Finding("devices", "cpu", "ok", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
-    yield from _idle_cores()
     if torch.cuda.is_available():
         for i in range(torch.cuda.device_count()):
             device = torch.cuda.get_device_properties(i)
@@ -142,7 +138,7 @@ def _devices() -> Iterator[Finding]:
 
 
 def _kernels() -> Finding:
-    """Load what is prebuilt of every source; where there is more, compile a line of code."""
+    """Whether kernels are prebuilt, or can be compiled here."""
     from finrl_pod.native.library import SWITCH, cache_folder, is_prebuilt
     from finrl_pod.native.prebuild import PREBUILT, CompilationError, check_compiler, find_compiler
     from finrl_pod_app.setup.kernels import kernel_sources
@@ -169,19 +165,6 @@ def _kernels() -> Finding:
     return Finding("devices", "kernels", "ok", f"{share}compiled by {compiler}, cached in {cache_folder()}")
 
 
-def _idle_cores() -> Iterator[Finding]:
-    """Idle cores matter because OpenMP threads spin while they wait: next to other work they slow each other down."""
-    if not hasattr(os, "getloadavg"):  # not on Windows
-        return
-    load = os.getloadavg()[0]
-    cores = os.cpu_count() or 1
-    idle = max(cores - round(load), 0)
-    value = f"{idle} of {cores} (load of the last minute: {load:.1f})"
-    if idle * 2 <= cores:
-        value += "; training is slower beside other work, less so with OMP_WAIT_POLICY=PASSIVE"
-    yield Finding("devices", "idle cores", "ok", value)
-
-
 def _data() -> Iterator[Finding]:
     fix = "make the data folder readable, or set FINRL_POD_DATA to another folder"
     try:
@@ -203,17 +186,6 @@ def _optional() -> Iterator[Finding]:
             yield Finding("optional", package.name, "missing", "not installed", fix, "optional")
         else:
             yield Finding("optional", package.name, "ok", _version(package.name) or "installed")
-    if util.find_spec("isaacgym") is None:
-        fix = "with an NVIDIA GPU, download it from the NVIDIA developer site, to train in its simulators"
-        yield Finding("optional", "isaacgym", "missing", "not installed", fix, "machine")
-    else:
-        yield Finding("optional", "isaacgym", "ok", _version("isaacgym") or "installed")
-    absent = [key for key in ALPACA_KEYS if not os.environ.get(key)]
-    if absent:
-        fix = f"set {' and '.join(absent)} in the environment, to fetch bars from Alpaca"
-        yield Finding("optional", "Alpaca keys", "missing", f"{', '.join(absent)} not set", fix, "optional")
-    else:
-        yield Finding("optional", "Alpaca keys", "ok", "both set")
 
 
 def _version(name: str) -> str | None:

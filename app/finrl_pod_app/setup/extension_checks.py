@@ -1,7 +1,4 @@
-"""Checks of custom extensions: each is run on a small random market; broken rules are named in words.
-
-assert check_extension("own.py:my_feature") == []
-"""
+"""Checks of custom extensions: each is run on a small random market; broken rules are named in words."""
 
 from __future__ import annotations
 
@@ -16,10 +13,8 @@ from finrl_pod_envs.custom.loader import load_env
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 
-from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.features import BUILT_IN_FEATURES, Feature, compute_one, lookup, own_feature
 from finrl_pod.data.panel import make_panel
-from finrl_pod.data.sources.factory import open_source
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import FeatureError, FinrlPodError, InputError
 from finrl_pod.evaluate.audit.lookahead import check_lookahead
@@ -29,8 +24,6 @@ from finrl_pod.market.costs import BarLiquidity
 from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.market.rewards import Interval, StepReward
 from finrl_pod.market.rules import custom_cost
-from finrl_pod.paper.brokers.factory import missing_members
-from finrl_pod.paper.domain.port import Broker
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, policy_maker
 from finrl_pod.rl.training.learner import Learner
@@ -60,7 +53,6 @@ ROWS = (
     ("bars", "a bar", "bars", "K"),
     ("accounts", "an account", "accounts", "A"),
 )
-ASKED = ("AAPL", "MSFT")  # of sources
 
 
 def random_panel(bars: int = BARS, assets: int = ASSETS) -> Panel:
@@ -162,15 +154,13 @@ def check_extension(
     kind, extension = find_extension(target, kind)
     reference = pin(target) if is_file_reference(target) else target
     checks: Mapping[str, Callable[[str, Any], list[Fault]]] = {
-        "feature": lambda name, _: _check_feature(name),
+        "feature": _check_feature,
         "reward": _check_reward,
         "cost": _check_cost,
         "strategy": lambda name, _: _check_strategy(lambda: load_user_strategy(name)),
         "policy": _check_policy,
         "algorithm": _check_algorithm,
         "environment": lambda name, _: _check_environment(name, steps, members or len(MEMBERS)),
-        "source": _check_source,
-        "broker": _check_broker,
     }
     return _faults(lambda: checks[kind](reference if kind != "environment" else target, extension))
 
@@ -210,7 +200,7 @@ def random_market() -> MarketTensor:
     return build_market(random_panel(), ("return_1", "return_5"), (0, BARS - 1))
 
 
-def _check_feature(name: str) -> list[Fault]:
+def _check_feature(name: str, _: object = None) -> list[Fault]:
     return feature_faults(lambda: lookup(name), forget_modules if is_file_reference(name) else None)
 
 
@@ -424,7 +414,7 @@ def _train(config: AgentConfig) -> list[Fault]:
     return [Fault("members", "a member learns otherwise beside another than alone; keep the dimension P apart")]
 
 
-# ---------------------------------------------------------------------- environments, sources, brokers
+# ---------------------------------------------------------------------- environments
 
 
 def _check_environment(reference: str, steps: int | None, members: int) -> list[Fault]:
@@ -434,18 +424,3 @@ def _check_environment(reference: str, steps: int | None, members: int) -> list[
         members=[5 * i for i in range(members)],
         max_steps=steps or MAX_STEPS,
     )
-
-
-def _check_source(reference: str, _: object) -> list[Fault]:
-    source = open_source(reference)
-    try:
-        source.fetch(ASKED, first_moment("2024-01-01"), last_moment("2024-12-31"), "1d")
-    except FinrlPodError as error:
-        return [Fault("fetch", f"asked for daily bars of {' and '.join(ASKED)} in 2024: {error}")]
-    return []
-
-
-def _check_broker(_: str, broker: object) -> list[Fault]:
-    if not isinstance(broker, type):
-        return []  # a function that returns broker and data feed: what it returns is checked when it is opened
-    return [Fault("methods", f"it has no {name}") for name in missing_members(broker, Broker)]

@@ -1,22 +1,11 @@
-"""Words of verdicts, reports and commands with their meaning, and all metrics; docs/glossary.md is made from here.
-
-python -m finrl_pod_app.setup.glossary > docs/glossary.md
-"""
+"""Writes docs/glossary.md: python -m finrl_pod_app.setup.glossary > docs/glossary.md."""
 
 from __future__ import annotations
 
-import re
 import sys
 
-from finrl_pod.errors import InputError, closest_name
 from finrl_pod.evaluate.active_management import COMPARISON_METRICS
-from finrl_pod.evaluate.metrics import METRICS, Metric
-
-
-def metric_term(metric: Metric) -> str:
-    """The label of a metric in lower case; names of persons keep their capital."""
-    return metric.label if metric.label.startswith(metric.heading) else metric.label[0].lower() + metric.label[1:]
-
+from finrl_pod.evaluate.metrics import METRICS
 
 TERMS = {  # word -> meaning, with links of the page
     "active return": (
@@ -92,33 +81,18 @@ TERMS = {  # word -> meaning, with links of the page
     "trial": "a trained and scored agent, or the champion of a run; every one is counted",
     "z-score": "difference from zero in units of its standard error",
 }
-METRIC_TERMS = {metric_term(metric): metric.explanation for metric in (*METRICS, *COMPARISON_METRICS)}
-GLOSSARY = dict(sorted((TERMS | METRIC_TERMS).items(), key=lambda term: term[0].casefold()))
-_LINK = re.compile(r" ?\(\[[^\]]+\]\([^)]+\)\)")
 
 
 def page() -> str:
-    rows = "".join(f"| {word} | {meaning} |\n" for word, meaning in GLOSSARY.items())
+    """The page: all terms and metrics in alphabetical order."""
+    terms = dict(TERMS)
+    for metric in (*METRICS, *COMPARISON_METRICS):
+        label = metric.label
+        is_name = label.startswith(metric.heading)  # names of persons keep their capital
+        terms[label if is_name else label[0].lower() + label[1:]] = metric.explanation
+    items = sorted(terms.items(), key=lambda term: term[0].casefold())
+    rows = "".join(f"| {word} | {meaning} |\n" for word, meaning in items)
     return f"# Glossary\n\n| word | meaning |\n|---|---|\n{rows}"
-
-
-def meanings(word: str | None = None) -> dict[str, str]:
-    """Words and their meaning without links: all, or those that contain `word`, in any case.
-
-    Raises InputError for a word that is not in the glossary.
-    """
-    terms = {name: _LINK.sub("", meaning) for name, meaning in GLOSSARY.items()}
-    if word is None:
-        return terms
-    matches = {name: meaning for name, meaning in terms.items() if word.lower() in name.lower()}
-    if not matches:
-        candidates = [
-            candidate for name in terms for candidate in (name, *name.split())
-        ]  # "shrape" is near a word of "Sharpe ratio"
-        close = closest_name(word, candidates)
-        hint = f"did you mean {close}?" if close else "finrl-pod glossary lists all words"
-        raise InputError(f"{word!r} is not in the glossary; {hint}")
-    return matches
 
 
 if __name__ == "__main__":

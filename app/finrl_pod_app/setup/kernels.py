@@ -16,7 +16,6 @@ import finrl_pod
 from finrl_pod.native.library import compile_sources, uncompiled
 
 STAGE = "compiling kernels for this processor, once"
-SECONDS = 20  # on two cores, roughly
 
 
 def compile_kernels(on_start: Callable[[str], None] = lambda _: None) -> None:

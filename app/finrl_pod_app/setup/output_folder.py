@@ -1,4 +1,4 @@
-"""Results of commands: records that are printed as JSON, and locked output folders with one kind of result each."""
+"""Records that commands print as JSON, and locked output folders with one kind of result each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, to_plain
@@ -19,18 +19,11 @@ KINDS = {RUN: "a run", WALK_FORWARD: "a walk-forward"}
 
 
 class JsonRecord:
-    """Base of the frozen dataclasses that commands print as JSON. optional_fields: fields that are left out if None."""
-
-    optional_fields: ClassVar[tuple[str, ...]] = ()
+    """Base of the frozen dataclasses that commands print as JSON."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values of the fields, NaN and infinity as None."""
-
-        def known_values(items: list[tuple[str, object]]) -> dict[str, object]:
-            return {name: value for name, value in items if value is not None or name not in self.optional_fields}
-
-        values: dict[str, Any] = to_plain(dataclasses.asdict(self, dict_factory=known_values))  # type: ignore[call-overload]
-        return values
+        return dict(to_plain(dataclasses.asdict(self)))  # type: ignore[call-overload]
 
 
 class RewritableResult(NamedTuple):
@@ -103,17 +96,14 @@ def rewritable_folder(out: Path | None, kind: RewritableResult) -> Iterator[None
         yield
         return
     existing = [file for file in (kind.marker, *kind.other_files) if (out / file).exists()]
-    if existing and not _is_own_result(out / kind.marker, kind.key):
+    try:
+        is_own = not existing or kind.key in read_json(out / kind.marker)
+    except RunError:
+        is_own = False
+    if not is_own:
         raise RunError(
             f"{out} has a {existing[0]} that was not written by {kind.description} and would be overwritten; "
             "choose another folder with --out"
         )
     with locked_folder(out, ""):
         yield
-
-
-def _is_own_result(marker: Path, key: str) -> bool:
-    try:
-        return key in read_json(marker)
-    except RunError:
-        return False

@@ -33,11 +33,8 @@ def override_config(
         environment = dataclasses.replace(environment, cash=cash)
     source = config.data if data is None else dataclasses.replace(config.data, name=data, symbols=())
     new_config = dataclasses.replace(config, environment=environment, data=source)
-    if not settings:
-        return new_config
-    values = dataclasses.asdict(new_config)
-    values["environment"].update(parse_setting(line) for line in settings)
-    return parse(values, "--set")
+    assignments = [(f"environment.{name}", value) for name, value in map(parse_setting, settings)]
+    return apply_settings(new_config, assignments, "--set")
 
 
 def override_run(

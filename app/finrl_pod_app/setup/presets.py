@@ -27,7 +27,6 @@ from finrl_pod.settings.run import (
     RunConfig,
     SplitConfig,
     TournamentConfig,
-    load,
 )
 from finrl_pod.settings.toml import closest_key, record_lines
 
@@ -204,20 +203,6 @@ def on_trading_days(splits: SplitConfig, times: Times) -> SplitConfig:
         validation=first_and_last(splits.validation),
         test=first_and_last(splits.test),
     )
-
-
-def few_test_bars(path: Path) -> str:
-    """A warning if the test of a config file is too short to show an edge that a strategy may have; else empty."""
-    from finrl_pod.data.store import Store
-    from finrl_pod.evaluate.metrics import bars_per_year
-    from finrl_pod_app.report.verdict_text import few_bars_sentence
-
-    config = load(path)
-    times = Store().load(config.data.name).times
-    first, last = (np.datetime64(day) for day in config.splits.test)
-    days = times.astype("datetime64[D]")
-    bars = int(((days >= first) & (days <= last)).sum())
-    return few_bars_sentence(bars, bars_per_year(times), config.gate.significance_level)
 
 
 def preset_text(name: str, data: str | None = None, path: Path | None = None, *, full: bool = False) -> str:

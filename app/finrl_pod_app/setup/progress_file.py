@@ -1,8 +1,4 @@
-"""Progress file live.json of a running training: its progress and process, for other processes to read.
-
-The file exists while the process runs and is removed when it exits normally. A file left behind by a kill is recognised
-by its process. PIDs are reused: PID and start time identify a process.
-"""
+"""Progress file live.json of a running training, for other processes: removed at its end, ignored after a kill."""
 
 from __future__ import annotations
 

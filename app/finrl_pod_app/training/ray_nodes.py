@@ -77,12 +77,12 @@ def plain_python(folder: Path) -> str:
     Ray passes the path to a shell without quotes when it starts the client server of the head, and that server is
     required. Raises SetupError if there is no such path.
     """
-    if _is_plain(sys.executable):
+    if shlex.quote(sys.executable) == sys.executable:
         return sys.executable
     prefix = Path(sys.prefix)
     executable = Path(sys.executable)
     link = folder / "python"
-    if not executable.is_relative_to(prefix) or not _is_plain(str(link)):
+    if not executable.is_relative_to(prefix) or shlex.quote(str(link)) != str(link):
         raise SetupError(
             f"Ray starts no node whose path has a space or a special character, as {executable} has and a link in "
             f"{folder} would have; set TMPDIR to a folder without, or install finrl_pod in one"
@@ -92,17 +92,15 @@ def plain_python(folder: Path) -> str:
     return str(link / executable.relative_to(prefix))
 
 
-def _is_plain(path: str) -> bool:
-    return shlex.quote(path) == path
-
-
 class LocalCluster:
     """A head and further nodes on this machine, with a token of their own."""
 
     def __init__(self, folder: Path, cpus: int) -> None:
         self._folder = folder
         self._cpus = cpus
-        self.port = _free_port(HEAD)
+        with socket.socket() as listener:
+            listener.bind((HEAD, 0))
+            self.port = int(listener.getsockname()[1])
         self.address = f"{HEAD}:{self.port}"
         token = folder / "token"
         token.touch(0o600)
@@ -144,10 +142,6 @@ class LocalCluster:
                 raise SetupError(f"the head of the Ray cluster did not answer within {START_SECONDS:g} s")
             time.sleep(0.1)
 
-    def close(self) -> None:
-        for node in self.nodes:
-            node.kill()
-
 
 @contextlib.contextmanager
 def local_cluster(nodes: int, cpus: int = 1) -> Iterator[LocalCluster]:
@@ -167,16 +161,11 @@ def local_cluster(nodes: int, cpus: int = 1) -> Iterator[LocalCluster]:
             cluster.add_node()
         yield cluster
     finally:
-        cluster.close()
+        for node in cluster.nodes:
+            node.kill()
         for name, value in previous_values.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as listener:
-        listener.bind((host, 0))
-        return int(listener.getsockname()[1])

@@ -17,8 +17,7 @@ from finrl_pod.registry.records import AgentRecord, Champion
 from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.tournament.progress import ProgressCallback
 from finrl_pod.types import Panel
-from finrl_pod_app.prices.data_import import refresh_panel
-from finrl_pod_app.prices.panels import load_panel
+from finrl_pod_app.prices.stored_prices import load_panel, refresh_panel
 from finrl_pod_app.training.tournaments import run_tournament
 
 

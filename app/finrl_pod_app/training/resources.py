@@ -1,8 +1,6 @@
-"""Memory and time that a tournament will take, estimated before anything is allocated.
+"""Memory and time of a tournament, estimated before anything is allocated.
 
-The memory is the sum of what is held at the same time, rounded up: measured runs took between half of the estimate and
-all of it. Mapped tables are counted apart, since the system may take their pages back. The time is a rough figure from
-rates on two cores, within a factor of three.
+Measured runs took between half of the memory and all of it, and the time within a factor of three.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import available_bytes
 from finrl_pod.settings.algorithm_configs import (
     AgentConfig,
-    ClosedFormConfig,
     DifferentiableConfig,
     OffPolicyConfig,
     OnPolicyConfig,
@@ -75,9 +72,8 @@ def check_ranges(config: RunConfig) -> None:
 def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimate:
     """Memory and time of a tournament on a panel with its pods on `shards` processes of this machine."""
     assets = len(config.data.symbols) or len(panel.symbols)
-    bars = panel.bars
     features = len(config.features.names)
-    cells = bars * assets
+    cells = panel.bars * assets
     limit = mapped_bytes()
     tables = {  # of a market: bytes of all, and of one
         "prices": (cells * BYTES_OF_PRICES, cells * 8),
@@ -103,7 +99,8 @@ def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimat
         "scoring": max((count for _, count in batches), default=1) * cells * FLOAT,
         "snapshots": (config.tournament.pods + config.tournament.leaderboard) * largest_agent * 3 * FLOAT,
     }
-    return Estimate(parts, mapped_size * shards, samples, _seconds(config, samples, cells, assets))
+    seconds = 5.0 + _training_seconds(config, samples, assets) + cells * EVALUATION_SECONDS
+    return Estimate(parts, mapped_size * shards, samples, seconds)
 
 
 def check_memory(config: RunConfig, panel: Manifest, device: torch.device, shards: int = 1) -> Estimate:
@@ -136,12 +133,12 @@ def _training_bytes(config: RunConfig, agent: AgentConfig, pods: int, assets: in
         width = max(agent.hidden) * (assets if agent.policy == "equivariant" else 1)
         replay_bytes = pods * agent.buffer_size * 2 * row_bytes
         return step_bytes + replay_bytes + parameter_bytes + pods * agent.batch_size * width * FLOAT * 4
+    step_bytes += parameter_bytes
     if isinstance(agent, DifferentiableConfig):
-        return step_bytes + accounts * agent.horizon * assets * FLOAT * GRAPH_TENSORS + parameter_bytes
-    if isinstance(agent, ClosedFormConfig):
-        return step_bytes + parameter_bytes
-    assert isinstance(agent, OnPolicyConfig)
-    return step_bytes + accounts * agent.horizon * row_bytes * ROLLOUT_COPIES + parameter_bytes
+        step_bytes += accounts * agent.horizon * assets * FLOAT * GRAPH_TENSORS
+    elif isinstance(agent, OnPolicyConfig):
+        step_bytes += accounts * agent.horizon * row_bytes * ROLLOUT_COPIES
+    return step_bytes
 
 
 def _parameters(agent: AgentConfig, assets: int, features: int) -> int:
@@ -154,18 +151,15 @@ def _parameters(agent: AgentConfig, assets: int, features: int) -> int:
     return 3 * (layers + 3 * max(agent.hidden) ** 2 + assets * max(agent.hidden))
 
 
-def _seconds(config: RunConfig, samples: int, cells: int, assets: int) -> float:
+def _training_seconds(config: RunConfig, samples: int, assets: int) -> float:
     agents = (config.agent, *config.cohorts)
-    training = sum(samples / len(agents) / _rate(agent, assets) for agent in agents)
-    if config.tournament.seconds:
-        training = min(training, config.tournament.seconds)
-    return 5.0 + training + cells * EVALUATION_SECONDS
-
-
-def _rate(agent: AgentConfig, assets: int) -> float:
-    """Environment steps a second of one batch of agents."""
-    kind = algorithm_info(agent.algorithm).kind
     size = 20 / max(assets, 1)
-    if kind == "solved" or (agent.policy == "linear" and kind != "off-policy"):
-        return LINEAR_SAMPLES_PER_SECOND * min(size, 1.5)
-    return SAMPLES_PER_SECOND[kind] * min(size, 4.0)
+    seconds = 0.0
+    for agent in agents:
+        kind = algorithm_info(agent.algorithm).kind
+        if kind == "solved" or (agent.policy == "linear" and kind != "off-policy"):
+            rate = LINEAR_SAMPLES_PER_SECOND * min(size, 1.5)
+        else:
+            rate = SAMPLES_PER_SECOND[kind] * min(size, 4.0)
+        seconds += samples / len(agents) / rate
+    return min(seconds, config.tournament.seconds or seconds)

@@ -1,8 +1,7 @@
 """The solved policy that agents start from, and how long they may train away from it.
 
-A single validation period is too short to choose the number of updates, so five folds of the training split do: each
-fold solves and trains without one block of bars and is scored on that block. The five folds are the members of one
-learner. The number of updates with the highest information ratio of all held-out bars together is used.
+Five folds of the training split choose the number of updates: each solves and trains without one block of bars and is
+scored on it. The number with the highest information ratio of all held-out bars is used.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from finrl_pod_app.evaluation.backtests import run_backtest
 from finrl_pod_app.evaluation.champions import open_trial_log
 from finrl_pod_app.evaluation.ladder import ladder_parts
 from finrl_pod_app.evaluation.mandate_report import mandate_parts, mandate_period
-from finrl_pod_app.evaluation.promotion import ChampionEvaluation, EvaluationContext, check_lengths, evaluate_champion
+from finrl_pod_app.evaluation.promotion import EvaluationContext, check_lengths, evaluate_champion
 from finrl_pod_app.prices.market_setup import (
     check_settings,
     make_market,
@@ -44,12 +44,11 @@ from finrl_pod_app.prices.market_setup import (
     training_env,
     with_effective_settings,
 )
-from finrl_pod_app.prices.panels import load_panel
-from finrl_pod_app.prices.stored_prices import panel_to_resume
+from finrl_pod_app.prices.stored_prices import load_panel, panel_to_resume
 from finrl_pod_app.report.builder import bootstrap_band, build_report, leaderboard_rows, subject_of
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.html import write_report
-from finrl_pod_app.report.records import Champion, ReportParts, RunReport, Timing
+from finrl_pod_app.report.records import Champion, RunReport, Timing
 from finrl_pod_app.report.verdict_text import few_bars_sentence
 from finrl_pod_app.setup.doctor import installed_versions, pick_device
 from finrl_pod_app.setup.kernels import compile_kernels
@@ -138,6 +137,10 @@ def run_tournament(
                 evaluation = evaluate_champion(context, run, members, registry, log, lambda name: stage(name, outcome))
                 stage("writing the report", outcome)
                 strategies = {name: dict(result.metrics) for name, result in evaluation.validation.items()}
+                periods = {
+                    name: mandate_period(config, results, evaluation.desired_tilts[name])
+                    for name, results in (("validation", evaluation.validation), ("test", evaluation.test))
+                }
                 profit = attribution(evaluation.test[CHAMPION], market, rules_of(config.environment))
                 report = build_report(
                     config=config,
@@ -162,7 +165,7 @@ def run_tournament(
                         "looks_so_far": looks_so_far(panel, splits.test),
                         "base_score": base,
                         "search": config.tournament.search,
-                        **_mandate_parts(context, evaluation),
+                        **mandate_parts(config, evaluation.test, periods),
                         **ladder_parts(context, run, members, evaluation),
                     },
                 )
@@ -250,14 +253,6 @@ def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> Progres
 def with_base(report: ProgressCallback, score: float) -> ProgressCallback:
     """Return a callback that adds the validation score of the base to a progress."""
     return lambda progress: report(dataclasses.replace(progress, base=score))
-
-
-def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> ReportParts:
-    periods = {
-        name: mandate_period(context.config, results, evaluation.desired_tilts[name])
-        for name, results in (("validation", evaluation.validation), ("test", evaluation.test))
-    }
-    return mandate_parts(context.config, evaluation.test, periods)
 
 
 def _champion(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> Champion:

@@ -1,11 +1,6 @@
 """Walk-forward: retrain on every fold with several seeds and test on the bars that follow.
 
-OUT/plan.json            config, data, folds and seeds; a resumed walk-forward must have the same
-OUT/fold-01/seed-0/      an ordinary run on the splits of the fold; live.json while it trains
-OUT/walkforward.json     results of every fold and seed, statistics, verdict
-OUT/verdict.json         the verdict only, as `finrl-pod promote` reads it
-OUT/curves.csv           equity of the combined curve, of the curves of single seeds, and of the baselines
-OUT/report.html report.json
+Each fold and seed is an ordinary run in OUT/fold-01/seed-0; plan.json has the settings that a resumed one must repeat.
 """
 
 from __future__ import annotations
@@ -16,10 +11,12 @@ import itertools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from finrl_pod_strategies.baselines import run_baselines
 from finrl_pod_strategies.policy import PolicyStrategy
@@ -63,7 +60,7 @@ from finrl_pod_app.evaluation.champions import (
 )
 from finrl_pod_app.evaluation.promotion import EvaluationContext, check_lengths
 from finrl_pod_app.prices.market_setup import check_settings, make_market, training_env, with_effective_settings
-from finrl_pod_app.prices.panels import load_panel
+from finrl_pod_app.prices.stored_prices import load_panel
 from finrl_pod_app.report.builder import build_report
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.setup.doctor import installed_versions, pick_device
@@ -109,7 +106,8 @@ def run_walkforward(
             _open(out, config, panel, folds, seeds, resume=resume)
             fold_runs = []
             for fold, i in itertools.product(planned_folds, range(seeds)):
-                callback = _with_prefix(progress, f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}")
+                prefix = f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}"
+                callback = partial(_report_with_prefix, progress, prefix)
                 fold_runs.append(_train(config, panel, fold, config.seed + i, out, registry, torch_device, callback))
             return report_walkforward(
                 config, panel, fold_runs, out, registry, lambda name: progress(Progress(name, 0, 0, 0.0, None, None))
@@ -118,6 +116,10 @@ def run_walkforward(
         raise Interrupted(
             f"interrupted; finished generations are kept in {out}. Resume with --resume --out {shlex.quote(str(out))}"
         ) from None
+
+
+def _report_with_prefix(progress: ProgressCallback, prefix: str, update: Progress) -> None:
+    progress(dataclasses.replace(update, stage=f"{prefix}: {update.stage}"))
 
 
 def plan(config: RunConfig, panel: Panel, folds: int) -> tuple[Fold, ...]:
@@ -187,10 +189,6 @@ def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *,
             raise RunError(
                 f"the walk-forward in {out} was started with other {setting}; resume it with the original {setting}"
             )
-
-
-def _with_prefix(progress: ProgressCallback, prefix: str) -> ProgressCallback:
-    return lambda update: progress(dataclasses.replace(update, stage=f"{prefix}: {update.stage}"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +264,10 @@ def report_walkforward(
     on_stage("writing the report")
     document = to_plain(_document(config, panel, fold_runs, by_seed, results, span, verdict))
     write_json(out / FILE, document, indent=2)
-    write_text(out / CURVES, _curves_csv(results, by_seed))
+    curves = {**results, **{f"champion of seed {seed}": seed_result for seed, seed_result in by_seed.items()}}
+    index = pd.Index([stamp(time, "1m").removesuffix("T00:00Z") for time in result.times], name="time")
+    equity = pd.DataFrame({name: curve.equity for name, curve in curves.items()}, index)
+    write_text(out / CURVES, equity.to_csv(float_format="%.2f"))
     report = build_report(
         config=config,
         panel=panel,
@@ -425,13 +426,3 @@ def _fold_metrics(result: BacktestResult, fold: Fold, span: Span, *, same_close:
     elif begin > 0:
         turnover[0] = costs[0] = 0.0
     return dict(to_plain(summary(result.equity[rows], turnover, costs, bars_per_year(result.times), cash)))
-
-
-def _curves_csv(results: Mapping[str, BacktestResult], by_seed: Mapping[int, BacktestResult]) -> str:
-    """CSV with one line per bar: its time and the equity of every curve. All names are constants, no formulas."""
-    curves = {**results, **{f"champion of seed {seed}": result for seed, result in by_seed.items()}}
-    lines = [",".join(["time", *curves])]
-    for t, time in enumerate(results[CHAMPION].times):
-        values = (f"{result.equity[t]:.2f}" for result in curves.values())
-        lines.append(",".join([stamp(time, "1m").removesuffix("T00:00Z"), *values]))
-    return "\n".join(lines) + "\n"

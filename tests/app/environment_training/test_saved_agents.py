@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.environment_training import playback
+from finrl_pod_app.environment_training import saved_agents
 from finrl_pod_app.environment_training.config import TrainingConfig, agent_config
-from finrl_pod_app.environment_training.playback import animated_png
 from finrl_pod_app.environment_training.saved_agents import load_agents
 from finrl_pod_app.environment_training.training import train
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
@@ -88,26 +86,16 @@ def test_played_episode_without_an_end_is_cut_off(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = trained(tmp_path / "run", "a2c", NAME, "horizon=16")
-    monkeypatch.setattr(playback, "MAX_STEPS", 3)
+    monkeypatch.setattr(saved_agents, "MAX_STEPS", 3)
     assert run(["play", str(folder)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == [*[f"at {i}" for i in range(4)], "episode 0: return 3.0 in 3 steps, cut off before its end"]
-    monkeypatch.setattr(playback, "MAX_FRAMES", 5)
+    monkeypatch.setattr(saved_agents, "MAX_FRAMES", 5)
     picture = tmp_path / "play.png"
     assert run(["play", str(folder), "--out", str(picture), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == [{"return": 4.0, "steps": 4, "ended": False}]
     with Image.open(picture) as image:
         assert image.n_frames == 5
-
-
-def test_animated_picture_has_every_frame() -> None:
-    frames = list(np.random.default_rng(0).integers(0, 255, (4, 5, 7, 3), dtype=np.uint8))
-    with Image.open(io.BytesIO(animated_png(frames, 10)), formats=["PNG"]) as image:
-        assert image.n_frames == len(frames)
-        for i, frame in enumerate(frames):
-            image.seek(i)
-            np.testing.assert_array_equal(np.asarray(image.convert("RGB")), frame)
-            assert image.info["duration"] == 100
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--workers", "0"], "--workers must be at least 1, got 0"),
+        (["--workers", "-1"], "--workers must be 0 or more, got -1"),
         (["--workers", "2", "--envs", "3"], "--workers must divide the 3 environments, got 2"),
         (["--algorithm", "sacc"], "there is no algorithm 'sacc'; did you mean sac?"),
         (["--algorithm", "dqn"], "dqn drives discrete actions and this environment takes continuous ones"),
