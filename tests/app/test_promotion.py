@@ -317,29 +317,9 @@ def test_promote_prints_the_reasons_and_exits_with_1(finished: Path, capsys: pyt
     assert "\nNot promoted. Mean active return on test" in f"\n{printed}"
     assert "edge" in printed
     assert command(["promote", str(finished), "--json"]) == 1
-    stored = {"data_sha256": small_panel().sha256, "data_stored_as": "main"}
     report = json.loads((finished / "report.json").read_text())
     parts = {name: report.get(name) for name in ("practically_base", "ladder", "looks_so_far")}
-    assert json.loads(capsys.readouterr().out) == read_verdict(finished).to_dict() | parts | stored
-
-
-def test_promote_says_whether_the_prices_are_still_stored(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store, digest = Store(), small_panel().sha256[:12]
-    panel = store.load("main")
-    command(["promote", str(finished)])
-    assert f"(sha256 {digest}) are stored as main: backtest and audit use them." in capsys.readouterr().out
-    others = dataclasses.replace(panel, close=panel.close * 2)
-    try:
-        store.save(others)
-        assert command(["promote", str(finished)]) == 1
-        assert f"(sha256 {digest}) are no longer stored; main has others now: the verdict" in capsys.readouterr().out
-        assert command(["promote", str(finished), "--json"]) == 1
-        assert json.loads(capsys.readouterr().out)["data_stored_as"] is None
-        store.delete("main")
-        assert command(["promote", str(finished)]) == 1
-        assert f"(sha256 {digest}) are no longer stored: the verdict" in capsys.readouterr().out
-    finally:
-        store.save(panel)
+    assert json.loads(capsys.readouterr().out) == read_verdict(finished).to_dict() | parts
 
 
 def test_promote_exits_with_0_for_a_promoted_champion(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +15,8 @@ from pytest_httpserver import HTTPServer
 from typer.testing import CliRunner, Result
 from werkzeug import Request, Response
 
-from finrl_pod.data.store import Store, _encode
+from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError, FetchError, FinrlPodError, SetupError
-from finrl_pod.promotion.trial_registry import Look, TrialRegistry
-from tests.data.panels import random_panel
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 
@@ -176,12 +173,9 @@ def test_other_prices_are_replaced_only_on_request(call: Call, store: Store) -> 
     assert "'mine' has other prices (10 bars, 2024-01-02 to 2024-01-15) already" in refused
     assert "--replace" in refused
     assert store.show("mine") == before
-    TrialRegistry().look(Look(before.sha256, "a", "2024-01-08", "2024-01-15", "champion of runs/one, seed 0"))
-    TrialRegistry().look(Look(before.sha256, "b", "2024-01-08", "2024-01-15", "backtest of trend"))
     other = call("import", *OTHER, "--name", "mine", "--replace")
     note = other.output[other.output.index("note:") :]
-    assert "replaced the earlier prices of mine. Made on them: champion of runs/one, seed 0. To backtest" in note
-    assert "trend" not in note
+    assert "replaced the earlier prices of mine. To backtest" in note
     assert not store.load("mine").adjusted
 
 
@@ -209,13 +203,7 @@ def test_delete_says_what_it_means_for_runs(call: Call, store: Store) -> None:
     assert "no panel 'mine'" in str(fault(call("delete", "mine")))
     assert "built in" in str(fault(call("delete", "us74")))
     sha256 = store.load("twin").sha256
-    look = Look(sha256, "a", "2024-01-08", "2024-01-15", "champion of runs/one, seed 0")
-    TrialRegistry().look(look)
-    assert plain(call("delete", "twin", "--json")) == {
-        "deleted": "twin",
-        "sha256": sha256,
-        "runs": ["champion of runs/one, seed 0"],
-    }
+    assert plain(call("delete", "twin", "--json")) == {"deleted": "twin", "sha256": sha256}
     assert not (store.root / "twin").exists()
 
 
@@ -225,39 +213,6 @@ def test_importing_an_invalid_file_keeps_the_old_panel(call: Call, store: Store,
     (tmp_path / "bad.csv").write_text("date,A\n2024-01-02,1\n2024-01-03,-1\n")
     assert "bad.csv, line 3" in str(fault(call("import", str(tmp_path / "bad.csv"), "--name", "mine")))
     assert store.load("mine").sha256 == before
-
-
-def test_check_exits_1_on_a_hard_flaw_and_0_otherwise(
-    call: Call, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = call("check", "sample", "--json")
-    assert result.exit_code == 0
-    checked = plain(result)
-    assert checked["ok"] is True
-    assert [f["symbol"] for f in checked["found"]] == ["RRC", "RRC", "AAPL", "AMD", "RRC"]
-    assert any("hindsight" in s for s in checked["stated"])
-    assert "is usable" in call("check", "sample").stdout
-
-    # The store refuses such panels, but its files can be changed.
-    panel = dataclasses.replace(random_panel(bars=30), name="bad", flaws=())
-    close = panel.close.copy()
-    close[3, 0] = -1.0
-    monkeypatch.setattr("finrl_pod.data.store.check", lambda panel: ())
-    store.save(dataclasses.replace(panel, close=close))
-    result = call("check", "bad", "--json")
-    assert result.exit_code == 1
-    assert json.loads(result.stdout)["ok"] is False
-    result = call("check", "bad")
-    assert result.exit_code == 1
-    assert "is unusable" in result.stdout
-    assert "close of S0 on 2020-01-04 is -1" in " ".join(result.stdout.split())
-
-
-def test_check_reports_a_truncated_panel(call: Call, store: Store) -> None:
-    call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine")
-    path = store.root / "mine" / store.show("mine").file
-    path.write_bytes(_encode(random_panel(bars=5))[:50])
-    assert "truncated or altered" in str(fault(call("check", "mine")))
 
 
 ALPACA = ("--source", "alpaca", "--start", "2024-01-02", "--end", "2024-01-03")
@@ -332,16 +287,9 @@ def test_fetch_without_keys_names_the_variables(call: Call, monkeypatch: pytest.
     assert "APCA_API_KEY_ID and APCA_API_SECRET_KEY" in str(error)
 
 
-@pytest.mark.parametrize("command", ["list", "show", "fetch", "import", "check"])
+@pytest.mark.parametrize("command", ["list", "show", "fetch", "import"])
 def test_every_command_has_an_example(call: Call, command: str) -> None:
     assert "Example: finrl-pod data" in " ".join(call(command, "--help").stdout.split())
-
-
-def test_a_panel_too_short_to_train_on_is_stored_with_a_note(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "one.csv").write_text("date,symbol,close\n2020-01-02,AAA,10\n")
-    result = call("import", str(tmp_path / "one.csv"), "--name", "one")
-    assert result.exit_code == 0
-    assert "note: one has 1 bar; agents need hundreds" in result.stderr
 
 
 OWN_SOURCES = """

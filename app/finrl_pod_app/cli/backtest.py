@@ -155,6 +155,7 @@ def sweep(
     """
     from finrl_pod_strategies import check_strategy_name
 
+    from finrl_pod.errors import InputError
     from finrl_pod_app.cli import console
 
     for name in strategy or ():
@@ -162,8 +163,16 @@ def sweep(
     for folder in run or ():
         check_run_folder(folder)
     check_panel(data)
-    costs = _numbers(cost_bps)
-    periods = [_period(text) for text in period or ()]
+    try:
+        costs = [float(number) for number in cost_bps.split(",")] if cost_bps else []
+    except ValueError:
+        raise InputError(f"--cost-bps takes numbers such as 0,5,10, got {cost_bps!r}") from None
+    periods = []
+    for text in period or ():
+        start, separator, end = text.partition(":")
+        if not separator:
+            raise InputError(f"--period takes START:END such as 2010-01-01:2014-12-31, got {text!r}")
+        periods.append((start or None, end or None))
     numbers = _seeds(seeds)
     from finrl_pod_app.evaluation import sweeps
 
@@ -204,24 +213,6 @@ def _orders(text: str) -> OrderRules:
     if not values.keys() <= set(field_names):
         raise InputError(f"--orders takes shares such as stop_loss=0.1, of {', '.join(field_names)}; got {text!r}")
     return OrderRules(**values)
-
-
-def _numbers(text: str | None) -> list[float]:
-    from finrl_pod.errors import InputError
-
-    try:
-        return [float(number) for number in text.split(",")] if text else []
-    except ValueError:
-        raise InputError(f"--cost-bps takes numbers such as 0,5,10, got {text!r}") from None
-
-
-def _period(text: str) -> tuple[str | None, str | None]:
-    from finrl_pod.errors import InputError
-
-    start, separator, end = text.partition(":")
-    if not separator:
-        raise InputError(f"--period takes START:END such as 2010-01-01:2014-12-31, got {text!r}")
-    return start or None, end or None
 
 
 def _seeds(text: str | None) -> list[int]:

@@ -86,12 +86,6 @@ def print_lines(console: Console, *lines: str, style: str | None = None) -> None
         console.print(line, style=style, markup=False, soft_wrap=not console.is_terminal)
 
 
-def _print_unwrapped(lines: Sequence[str]) -> None:
-    console = make_console()
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
-
-
 def show_account(size: float) -> None:
     """Print which account is simulated for a capacity, to standard error."""
     sys.stderr.write(f"capacity: simulating an account of {size:,.0f}\n")
@@ -117,7 +111,7 @@ def show_training_result(result: Mapping[str, Any]) -> None:
         lines.append(f"{result['unscored']:,} episodes had NaN or infinite rewards and are excluded from the scores.")
     if result["workers_lost"]:
         lines.append(f"{result['workers_lost']} workers were lost and restarted.")
-    _print_unwrapped([*lines, f"Weights: {result['weights']}"])
+    print_lines(make_console(), *lines, f"Weights: {result['weights']}")
 
 
 def show_environment_evaluation(found: Mapping[str, Any]) -> None:
@@ -127,7 +121,7 @@ def show_environment_evaluation(found: Mapping[str, Any]) -> None:
         lines.append(f"Member {p}: {_evaluation_text(_member_scores(found, p))}.")
     if found["ensemble"]:
         lines.append(f"Ensemble: {_evaluation_text(found['ensemble'])}.")
-    _print_unwrapped(lines)
+    print_lines(make_console(), *lines)
 
 
 def show_market_training(result: Mapping[str, Any]) -> None:
@@ -139,7 +133,7 @@ def show_market_training(result: Mapping[str, Any]) -> None:
         lines.append(f"Share of the optimal value: {share:.2%}, spread at the start {result['spread']:.3f}")
     if gains := result.get("best_response_gain"):
         lines.append(f"Largest gain by a best response: {max(gains):.2%} of the largest order's cost")
-    _print_unwrapped(lines)
+    print_lines(make_console(), *lines)
 
 
 def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
@@ -156,7 +150,7 @@ def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
         f"{test['episodes']} other episodes{_without_end(test['cut_episodes'])}).",
         f"Result: {out / 'result.json'}",
     )
-    _print_unwrapped(lines)
+    print_lines(make_console(), *lines)
 
 
 def _member_scores(evaluated: Mapping[str, Any], p: int) -> dict[str, Any]:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from finrl_pod_app.prices.stored_prices import StoredPrices
 
 TIMES_OF_PRESETS = "one to three minutes; with init --preset quick less than one, too short to learn much"
-FEW_BARS = 60  # of a stored panel that gets a note
 
 app = typer.Typer(help="Fetch, import, list and delete prices.", no_args_is_help=True)
 
@@ -208,12 +207,6 @@ def _show_saved(result: StoredPrices, as_json: bool) -> None:
 
         typer.echo(
             f"note: replaced the earlier prices of {manifest.name}. {consequence(result.replaced_sha256)}", err=True
-        )
-    if manifest.bars < FEW_BARS:
-        typer.echo(
-            f"note: {manifest.name} has {manifest.bars} bar{'s' * (manifest.bars != 1)}; agents need hundreds to be "
-            "trained, selected and tested on",
-            err=True,
         )
 
 

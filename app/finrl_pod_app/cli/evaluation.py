@@ -163,7 +163,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Test the agents of a run of train --env on new episodes, without exploration: mean return and its deviation."""
-    check_run_folder(run_dir, "train --env")
+    check_run_folder(run_dir)
     from finrl_pod_app.cli.console import show_environment_evaluation
     from finrl_pod_app.environment_training.evaluation import evaluate as run
     from finrl_pod_app.environment_training.saved_agents import load_agents
@@ -193,7 +193,7 @@ def play(
     as_json: Json = False,
 ) -> None:
     """Watch the agents of a run of train --env: in a window, as text, or as a picture for the browser (--out)."""
-    check_run_folder(run_dir, "train --env")
+    check_run_folder(run_dir)
     from finrl_pod_app.environment_training.saved_agents import load_agents
     from finrl_pod_app.environment_training.saved_agents import play as run
 

@@ -36,28 +36,19 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Config 
 
 
 def check_exists(path: Path | None, kind: str) -> None:
-    """Check a file or folder before the imports of a command: they take seconds. kind: word before the path in the
-    message.
-
-    Raises InputError with the closest name of the same folder.
-    """
+    """Check a file or folder before the imports of a command. Raises InputError. kind: word before the path."""
     if path is not None and not path.exists():
         from finrl_pod.errors import InputError, did_you_mean
 
         raise InputError(f"there is no {kind} {path}{did_you_mean(path)}")
 
 
-def check_run_folder(path: Path, command: str = "") -> None:
-    """Check the folder of a run before the imports of a command. command: the one whose runs it takes, if only those.
-
-    Raises RunError if the folder is missing.
-    """
+def check_run_folder(path: Path) -> None:
+    """Check the folder of a run before the imports of a command. Raises RunError if it is missing."""
     if not path.exists():
         from finrl_pod.errors import RunError, did_you_mean
 
-        close = did_you_mean(path)
-        missing = f"{path} holds no run of {command}" if command and not close else f"there is no folder {path}"
-        raise RunError(f"{missing}{close or '; name the folder given as --out'}")
+        raise RunError(f"there is no folder {path}{did_you_mean(path) or '; name the folder given as --out'}")
 
 
 def check_panel(name: str | None) -> None:

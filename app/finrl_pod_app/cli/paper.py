@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DIFFERS = 1  # exit code
 ALERT_SECONDS = 30.0  # that an alert of the command line is tried to be delivered
-POLL_INTERVAL = 0.05  # seconds between two checks for the result of a command, or the end of the fake server
+POLL_INTERVAL = 0.05  # seconds between two checks for the result of a command
 
 app = typer.Typer(help="Trade a paper account unattended; status, halt, replay.", no_args_is_help=True)
 
@@ -308,7 +308,6 @@ def fake_alpaca(
     start: Annotated[
         str, typer.Option(help="First simulated day; the clock starts at 8:00 in New York.")
     ] = "2019-01-02",
-    until: Annotated[str, typer.Option(help="Stop at the end of this day; empty: run until Ctrl-C.")] = "",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free one.")] = 8765,
     speed: Annotated[float, typer.Option(min=0, help="Simulated seconds per second; 0 stops the clock.")] = 1.0,
     window_speed: Annotated[
@@ -351,7 +350,7 @@ def fake_alpaca(
     import signal
     from decimal import Decimal
 
-    from finrl_pod.data.dates import first_moment, last_moment
+    from finrl_pod.data.dates import first_moment
     from finrl_pod.data.store import Store
     from finrl_pod.fake_alpaca.faults import random_faults, read_faults
     from finrl_pod.fake_alpaca.prices import trading_windows
@@ -360,7 +359,6 @@ def fake_alpaca(
     from finrl_pod.fake_alpaca.settings import Settings, read_actions
 
     day = first_moment(start, "--start").date()
-    end = last_moment(until, "--until").timestamp() if until else float("inf")
     settings = Settings(
         cash=Decimal(repr(cash)),
         seed=seed,
@@ -386,14 +384,6 @@ def fake_alpaca(
         stop = asyncio.Event()
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
-
-        async def stop_at_end() -> None:
-            while server.clock.seconds() <= end:
-                await asyncio.sleep(POLL_INTERVAL)
-            stop.set()
-
-        watching = asyncio.create_task(stop_at_end())
         await server.serve(ready, stop)
-        watching.cancel()
 
     asyncio.run(serve())

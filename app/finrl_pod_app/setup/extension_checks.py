@@ -166,10 +166,7 @@ def check_extension(
 
 
 def check_object(extension: object) -> tuple[str, list[Fault]]:
-    """Kind and faults of a feature (a function of a panel) or a strategy (its class), such as one of a notebook.
-
-    Raises InputError for other objects: their checks create them by the name that runs keep.
-    """
+    """Kind and faults of a feature or a strategy class, such as one of a notebook. Raises InputError for others."""
     name = getattr(extension, "__name__", type(extension).__name__)
     kind = kind_of(extension, f"{name!r}")
     if kind == "feature":
@@ -178,10 +175,7 @@ def check_object(extension: object) -> tuple[str, list[Fault]]:
     if kind == "strategy":
         make: Any = extension
         return kind, _faults(lambda: _check_strategy(lambda: UserStrategy(make, name)))
-    raise InputError(
-        f"{name!r} is of the kind {kind} and is checked by the name of its file: write it to one and give "
-        f"'file.py:{name}'"
-    )
+    raise InputError(f"{name!r} is of the kind {kind}: write it to a file, and check 'file.py:{name}'")
 
 
 def _faults(check: Callable[[], list[Fault]]) -> list[Fault]:
@@ -317,8 +311,7 @@ def _check_outputs(policy: Policy, size: int) -> list[Fault]:
     if unused_weights := [name for name, grad in zip(params, grads, strict=True) if grad is None]:
         cash = "with" if policy.spec.has_cash_score else "without"
         message = (
-            f"the weight {unused_weights[0]!r} has no effect {cash} a score of cash (spec.has_cash_score); use it "
-            "there too, or make it in weights() only where it is used"
+            f"the weight {unused_weights[0]!r} has no effect {cash} a score of cash; make it only where it is used"
         )
         return [Fault("gradient", message)]
     return _check_rows(policy, {name: x.detach() for name, x in params.items()}, features, account)
@@ -354,9 +347,8 @@ def _check_rows(policy: Policy, params: Mapping[str, Tensor], features: Tensor, 
                         result, expected_rows, rtol=1e-4, atol=1e-5, equal_nan=True
                     ):
                         message = (
-                            f"the result of {name}() for {row} depends on the other {rows} in the batch; take no mean, "
-                            f"maximum or softmax over dimension {dim} ({letter}) of features [P, K, N, F] and account "
-                            "[P, K, A, own], and do not flatten it together with others"
+                            f"the result of {name}() for {row} depends on the other {rows} in the batch; compute no "
+                            f"mean, maximum or softmax over dimension {dim} ({letter}) of features and account"
                         )
                         return [Fault(rule, message)]
     return []

@@ -206,10 +206,7 @@ def on_trading_days(splits: SplitConfig, times: Times) -> SplitConfig:
 
 
 def preset_text(name: str, data: str | None = None, path: Path | None = None, *, full: bool = False) -> str:
-    """Commented TOML of a preset; `finrl_pod.settings.run.parse` reads it back to an equal config.
-
-    path: config file, for the command in the first lines. full: with the settings that have their defaults.
-    """
+    """Commented TOML of a preset. path: config file, for the first lines. full: with settings at their defaults."""
     config = preset(name, data)
     head = f"# finrl_pod, preset {name}: {PURPOSES[name]}.\n# {tournament_command(path)}\n"
     if full:
@@ -240,10 +237,7 @@ def _tables(config: RunConfig) -> Iterator[tuple[str, list[str], Any]]:
 
 
 def short_config_text(config: RunConfig) -> str:
-    """Commented TOML of the settings that users change first, then of the others that differ from their defaults.
-
-    `finrl_pod.settings.run.parse` reads it back to an equal config.
-    """
+    """Commented TOML of the settings that users change first, then of the others that differ from their defaults."""
     first = ["\n".join(record_lines(config, {*CHANGED_FIRST[""], *_changed_names(config)}))]
     rare_blocks: list[str] = []
     for name, header, record in _tables(config):

@@ -1,7 +1,6 @@
 """Tournaments on custom environments: `[environment] kind = "custom"`.
 
-Pods are scored by the mean return of evaluation episodes, and the champion is the best agent. It is tested once, on
-episodes of other seeds. There is no market: neither baselines nor a gate, and the result is result.json.
+Pods are scored by the mean return of evaluation episodes; the best agent is tested once, on episodes of other seeds.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory, StartFold, StartFolds
 from finrl_pod.tournament.scoring import MarketScorer
-from finrl_pod.types import Floats, MarketTensor, Tensor
+from finrl_pod.types import MarketTensor, Tensor
 from finrl_pod_app.prices.market_setup import training_env
 
 FOLDS = 5
@@ -171,13 +171,9 @@ def _scorer(
         if not np.isfinite(equity).all():
             return math.nan
         returns, base_returns = (simple_returns(equity[..., i]).T.ravel() for i in range(2))
-        return _information_ratio(returns - base_returns, base_returns) * math.sqrt(periods)
+        active = returns - base_returns
+        alpha = active - regression_slope(active, base_returns) * base_returns
+        risk = float(alpha.std(ddof=1))
+        return float(alpha.mean()) / risk * math.sqrt(periods) if risk > 0 else 0.0  # the information ratio
 
     return score
-
-
-def _information_ratio(active: Floats, base: Floats) -> float:
-    """Mean over standard deviation of active returns [T] minus beta times the base returns [T]; 0 without risk."""
-    alpha = active - regression_slope(active, base) * base
-    risk = float(alpha.std(ddof=1))
-    return float(alpha.mean()) / risk if risk > 0 else 0.0

@@ -74,13 +74,11 @@ def run_tournament(
 ) -> RunReport | dict[str, Any]:
     """Train a population, pick the champion on validation, test it once, and write report.json and report.html.
 
-    test: otherwise the test period stays unseen, without a look at it: the champion is backtested on validation, and
-    nothing but the run itself is written; resumed with a test, the run is tested. on_note: called before the training
-    with a warning that the test has few bars.
+    test: otherwise the test period stays unseen, and the champion is backtested on validation; resumed with a test, the
+    run is tested. on_note: called with warnings before the training.
 
-    Returns the report, or the report of the backtest on validation with champion and leaderboard; on an environment
-    without a market the contents of result.json (`custom_tournament`). Raises Interrupted on Ctrl-C; finished
-    generations are on disk.
+    Returns the report, or the report of the backtest on validation with champion and leaderboard; on a custom
+    environment the contents of result.json. Raises Interrupted on Ctrl-C; finished generations are on disk.
     """
     start = time.perf_counter()
     engine.check()

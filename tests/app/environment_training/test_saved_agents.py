@@ -105,7 +105,7 @@ def test_played_episode_without_an_end_is_cut_off(
         (["audit", "{run}"], "without prices; test its agents with finrl-pod evaluate"),
         (["promote", "{run}"], "or watch them with finrl-pod play"),
         (["promote", "{run}/config.json"], "config.json is a file; name the folder of a run, the one given as --out"),
-        (["evaluate", "nowhere"], "nowhere holds no run of train --env"),
+        (["evaluate", "nowhere"], "there is no folder nowhere; name the folder given as --out"),
         (["evaluate", "{run}/config.json"], "is a file; name the folder of a run"),
         (["play", "{run}", "--member", "7"], "the run has the members 0 to 1, got 7"),
         (["play", "{run}", "--out", "x.gif"], "--out must end in .png, an animated picture, got x.gif"),
