@@ -205,8 +205,7 @@ def train(
         name = str(parameter.name)
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE" and mode not in MODES.get(name, (mode,)):
-            hint = "; use --set section.name=value" if config is not None else ""
-            raise InputError(f"{parameter.opts[0]} is only valid with {' or '.join(MODES[name])}, got {mode}{hint}")
+            raise InputError(f"{parameter.opts[0]} is only valid with {' or '.join(MODES[name])}, got {mode}")
     if market is not None:
         import torch
 
