@@ -12,8 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from finrl_pod_app.environment_training.config import TrainingConfig, agent_config
+from finrl_pod_app.environment_training.saved_agents import load_agents
+from finrl_pod_app.environment_training.training import train
 from finrl_pod_app.setup.extension_checks import ASSETS, random_market
-from finrl_pod_app.training.agent_export import export_strategy
+from finrl_pod_app.training.agent_export import export_run, export_strategy
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.policy import PolicyStrategy
 
@@ -98,7 +101,13 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             )
         write_case(folder, {"features": raw, "tradable": tradable, "account": account}, action.reshape(2, -1))
         folders.append(folder)
-    return folders
+    run = root / "run"
+    agent = agent_config("ppo", ("hidden=[8]", "horizon=16", "minibatches=2", "normalise=true"), steps=64, envs=2)
+    train(TrainingConfig("gym:CartPole-v1", agent, steps=64, envs=2, members=2), run, evaluation=0)
+    export_run(run, root / "rows")
+    rows = torch.randn(5, 4, generator=torch.Generator().manual_seed(2))
+    write_case(root / "rows", {"observation": rows.numpy()}, load_agents(run).act(rows.expand(2, -1, -1)))
+    return [*folders, root / "rows"]
 
 
 def load_elsewhere(program: str, folders: list[Path]) -> str:
@@ -118,9 +127,9 @@ def test_torch_export_is_loaded_without_finrl_pod(cases: list[Path]) -> None:
 def test_onnx_is_run_without_finrl_pod_and_torch(cases: list[Path], tmp_path: Path) -> None:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name)
-    for folder, (config, kind) in zip(cases, MARKETS.values(), strict=True):
+    for folder, (config, kind) in zip(cases, MARKETS.values(), strict=False):
         export_strategy(PolicyStrategy(trained_on_market(config, kind)), folder, ("onnx",))
-    assert load_elsewhere(LOAD_ONNX, cases) == "equal"
+    assert load_elsewhere(LOAD_ONNX, cases[: len(MARKETS)]) == "equal"
 
 
 def test_members_of_several_algorithms_stand_in_their_order(tmp_path: Path) -> None:

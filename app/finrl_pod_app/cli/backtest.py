@@ -124,7 +124,7 @@ def backtest(
         orders=order_rules,
         capacity=capacity,
         adv=adv,
-        on_account=console.show_account,
+        on_account=lambda size: typer.echo(f"capacity: simulating an account of {size:,.0f}", err=True),
     )
     if as_json:
         print_json(report.to_dict())

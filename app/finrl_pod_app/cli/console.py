@@ -86,11 +86,6 @@ def print_lines(console: Console, *lines: str, style: str | None = None) -> None
         console.print(line, style=style, markup=False, soft_wrap=not console.is_terminal)
 
 
-def show_account(size: float) -> None:
-    """Print which account is simulated for a capacity, to standard error."""
-    sys.stderr.write(f"capacity: simulating an account of {size:,.0f}\n")
-
-
 def show_training_result(result: Mapping[str, Any]) -> None:
     """Print the result of `train --env`, from the contents of result.json."""
     evaluated = result["evaluation"]

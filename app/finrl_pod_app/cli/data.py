@@ -270,7 +270,9 @@ def list_features(
 def analyse(
     names: Annotated[list[str] | None, typer.Argument(metavar="[FEATURE]...", help="Default: all.")] = None,
     data: Annotated[str | None, typer.Option(help="Stored panel; default: sample.")] = None,
-    split: Annotated[str, typer.Option(help="train, validation, test (as split by `init`) or all bars.")] = "train",
+    split: Annotated[
+        Literal["train", "validation", "test", "all"], typer.Option(help="Bars, as split by `init`.")
+    ] = "train",
     start: Annotated[str | None, typer.Option(metavar="DATE", help="First day.")] = None,
     end: Annotated[str | None, typer.Option(metavar="DATE", help="Last day.")] = None,
     horizons: Annotated[str, typer.Option(metavar="1,5,21", help="Bars ahead.")] = "1,5,21,63",
@@ -286,8 +288,6 @@ def analyse(
     from finrl_pod_app.cli.console_evaluation import show_features
     from finrl_pod_app.evaluation import feature_analysis
 
-    if split not in ("train", "validation", "test", "all"):
-        raise InputError(f"--split must be train, validation, test or all, got {split!r}")
     try:
         bars_ahead = [int(text) for text in horizons.split(",")]
     except ValueError:

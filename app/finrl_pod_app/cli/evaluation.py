@@ -219,14 +219,14 @@ def play(
 
 
 def export(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Finished tournament.")],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a finished run.")],
     out: Annotated[Path | None, typer.Option(help="Folder to write into; default: RUN_DIR/export.")] = None,
     format: Annotated[
         Literal["torch", "onnx"], typer.Option(help="torch: agent.pt2, for torch.export.load; onnx: agent.onnx.")
     ] = "torch",
     as_json: Json = False,
 ) -> None:
-    """Write the champion for programs without finrl_pod: networks with their normalisation, and a description."""
+    """Write trained agents for programs without finrl_pod: networks with their normalisation, and a description."""
     check_run_folder(run_dir)
     from finrl_pod_app.training.agent_export import export_run
 

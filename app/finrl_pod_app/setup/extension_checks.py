@@ -198,9 +198,6 @@ def _check_feature(name: str, _: object = None) -> list[Fault]:
     return feature_faults(lambda: lookup(name), forget_modules if is_file_reference(name) else None)
 
 
-# ---------------------------------------------------------------------- rewards and costs
-
-
 def _check_reward(reference: str, _: object) -> list[Fault]:
     reward = StepReward(EnvironmentConfig(reward=reference))  # tried on one interval: raises InputError
     generator = torch.Generator().manual_seed(SEED)
@@ -248,9 +245,6 @@ def _check_cost(reference: str, _: object) -> list[Fault]:
     return faults
 
 
-# ---------------------------------------------------------------------- strategies
-
-
 def _check_strategy(make: Callable[[], Strategy]) -> list[Fault]:
     panel = random_panel()
     results = [_backtest_equity(make(), panel) for _ in range(2)]
@@ -268,9 +262,6 @@ def _backtest_equity(strategy: Strategy, panel: Panel) -> Floats:
     window = max(getattr(strategy, "lookback", None) or 0, 60)
     first = min(window, BARS - 60)  # where the window is full, if the panel is long enough
     return backtest(strategy, panel, MarketPeriod(market, first, BARS - 1, ExecutionRules(cost_rate=1e-3), CASH)).equity
-
-
-# ---------------------------------------------------------------------- policies and algorithms
 
 
 def _check_policy(reference: str, _: object) -> list[Fault]:
@@ -404,9 +395,6 @@ def _train(config: AgentConfig) -> list[Fault]:
     if all(torch.allclose(x[0], pair_weights[name][0], atol=1e-6) for name, x in single_weights.items()):
         return []
     return [Fault("members", "a member learns otherwise beside another than alone; keep the dimension P apart")]
-
-
-# ---------------------------------------------------------------------- environments
 
 
 def _check_environment(reference: str, steps: int | None, members: int) -> list[Fault]:

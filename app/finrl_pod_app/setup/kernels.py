@@ -23,14 +23,9 @@ def compile_kernels(on_start: Callable[[str], None] = lambda _: None) -> None:
 
     on_start: called with the stage name if there are any.
     """
-    if missing := uncompiled_kernels():
+    if missing := uncompiled(kernel_sources()):
         on_start(STAGE)
         compile_sources(missing)
-
-
-def uncompiled_kernels() -> list[Path]:
-    """Sources that a training would have to compile first: none in a wheel for this processor."""
-    return uncompiled(kernel_sources())
 
 
 def kernel_sources() -> list[Path]:

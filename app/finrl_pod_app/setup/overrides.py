@@ -68,16 +68,13 @@ def apply_settings(config: RunConfig, settings: Sequence[tuple[str, Any]], sourc
             if callable(item):
                 word = getattr(item, "__name__", "name")
                 raise InputError(
-                    f"{source} {name}: a run keeps its parts by name, got the object {word}: write it to a file and "
-                    f'give "file.py:{word}", or register it, as by fp.register_feature("{word}")({word}), and give '
-                    f'"{word}"'
+                    f'{source} {name}: a run keeps its parts by name, got the object {word}: give "file.py:{word}", or '
+                    f'register it, as by fp.register_feature("{word}")({word}), and give "{word}"'
                 )
         section, _, key = name.rpartition(".")
         if isinstance(values.get(name), dict):
-            example = next(iter(values[name]))
-            raise ConfigError(
-                f"{source} {name}: it is a section; name one of its settings, such as {name}.{example}=VALUE"
-            )
+            example = f"{name}.{next(iter(values[name]))}"
+            raise ConfigError(f"{source} {name}: it is a section; name one of its settings, such as {example}=VALUE")
         if not section and not (name in values and not isinstance(values[name], dict)):
             section = "environment"
         table = values if not section else values.get(section)

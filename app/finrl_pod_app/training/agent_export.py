@@ -21,10 +21,11 @@ from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.files import write_bytes, write_json
+from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import champion_of
 from finrl_pod.types import Tensor
-from finrl_pod_app.environment_training.saved_agents import network_dtype
+from finrl_pod_app.environment_training.saved_agents import SavedAgents, load_agents, network_dtype
 from finrl_pod_app.evaluation.champions import load_champion
 from finrl_pod_app.prices.stored_prices import load_run_panel
 
@@ -82,11 +83,42 @@ class MarketAgents(torch.nn.Module):
         return result if members == sorted(members) else result[torch.argsort(torch.tensor(members))]
 
 
-def export_run(run: Path, folder: Path, formats: Sequence[Format] = ("torch",)) -> list[Path]:
-    """Export the champion of a tournament; returns the files written.
+class RowAgents(torch.nn.Module):
+    """Actions [M, E, D] of M members for rows [E, S] of an environment without a market; all members see all rows."""
 
-    Raises RunError for a folder without a tournament on a market, ConfigError as `export_strategy`.
+    def __init__(self, agents: SavedAgents) -> None:
+        super().__init__()
+        self._agents = agents
+        for name, value in agents.weights.items():
+            self.register_buffer(f"network_{name}", value.detach().clone())
+
+    def forward(self, observation: Tensor) -> Tensor:
+        weights = {name: getattr(self, f"network_{name}") for name in self._agents.weights}
+        count = self._agents.config.members
+        rows = observation.to(network_dtype(weights))
+        table = rows.new_zeros(count, 1, 0, 0)
+        action = self._agents.actor.action(weights, table, rows.expand(count, 1, *rows.shape), None)
+        return action.reshape(count, observation.shape[0], -1)
+
+
+def export_run(run: Path, folder: Path, formats: Sequence[Format] = ("torch",)) -> list[Path]:
+    """Export the champion of a tournament, or the agents of a run of `train --env`; returns the files written.
+
+    Raises RunError for a folder that holds neither, ConfigError as `export_strategy`.
     """
+    values = run / "config.json"
+    if values.exists() and '"env":' in values.read_text(encoding="utf-8"):
+        agents = load_agents(run)
+        size = agents.spec.features
+        description = {
+            "env": agents.config.env,
+            "algorithm": agents.config.agent.algorithm,
+            "members": agents.config.members,
+            "inputs": {"observation": ["E", size]},
+            "output": _output(agents.spec, ["members", "E"]),
+        }
+        shapes = ({0: torch.export.Dim("E", min=1)},)
+        return _export(RowAgents(agents), (torch.zeros(2, size),), description, folder, formats, shapes)
     run_directory = RunDirectory.open(run)
     if run_directory.config.environment.kind == "custom":
         raise RunError(f"{run} is a tournament on a custom environment, and export does not support those")
@@ -120,23 +152,35 @@ def export_strategy(
         torch.ones(bars, spec.assets, dtype=torch.bool),
         torch.full((spec.own,), 1 / spec.own, dtype=torch.float64),
     )
-    size = 1 if spec.action == "discrete" else spec.action_size
-    description: dict[str, Any] = {
+    description = {
         "agents": list(agents),
         "symbols": list(symbols),
         "ensemble": {"rule": strategy.rule, "weights": strategy.ensemble_weights.tolist()},
         "inputs": {name: list(x.shape) for name, x in zip(INPUTS, example, strict=True)},
         "feature_names": list(strategy.normaliser.feature_names),
-        "output": {
-            "name": "action", "shape": ["members", size], "kind": spec.action, "meaning": MEANING[spec.action],
-        },
+        "output": _output(spec, ["members"]),
         "environment": dataclasses.asdict(strategy.rules),
         "mandate": None if strategy.mandate is None else dataclasses.asdict(strategy.mandate),
-        "version": __version__,
-    }  # fmt: skip
+    }
+    return _export(MarketAgents(strategy), example, description, folder, formats)
+
+
+def _output(spec: PolicySpec, leading: list[str | int]) -> dict[str, Any]:
+    size = 1 if spec.action == "discrete" else spec.action_size
+    return {"name": "action", "shape": [*leading, size], "kind": spec.action, "meaning": MEANING[spec.action]}
+
+
+def _export(
+    module: torch.nn.Module,
+    example: tuple[Tensor, ...],
+    description: Mapping[str, Any],
+    folder: Path,
+    formats: Sequence[Format],
+    dynamic_shapes: tuple[Any, ...] | None = None,
+) -> list[Path]:
     try:
         with torch.no_grad(), _quiet():
-            program = torch.export.export(MarketAgents(strategy).eval(), example)
+            program = torch.export.export(module.eval(), example, dynamic_shapes=dynamic_shapes)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"the network cannot be traced by torch.export: {reason}") from error
@@ -146,17 +190,17 @@ def export_strategy(
             torch.export.save(program, data)
             write_bytes(folder / FILES[format], data.getvalue())
         else:
-            write_bytes(folder / FILES[format], _onnx_bytes(program))
-    write_json(folder / DESCRIPTION, description)
+            write_bytes(folder / FILES[format], _onnx_bytes(program, list(description["inputs"])))
+    write_json(folder / DESCRIPTION, {**description, "version": __version__})
     return [*(folder / FILES[format] for format in formats), folder / DESCRIPTION]
 
 
-def _onnx_bytes(program: torch.export.ExportedProgram) -> bytes:
+def _onnx_bytes(program: torch.export.ExportedProgram, names: Sequence[str]) -> bytes:
     for name in ONNX_PACKAGES:
         import_module(name)  # raises before torch: its error would name no package
     with _quiet():
         onnx_program = torch.onnx.export(
-            program, dynamo=True, input_names=INPUTS, output_names=["action"], verbose=False
+            program, dynamo=True, input_names=list(names), output_names=["action"], verbose=False
         )
     assert onnx_program is not None
     data: bytes = onnx_program.model_proto.SerializeToString()

@@ -281,9 +281,6 @@ def report_walkforward(
     return dict(document)
 
 
-# ---------------------------------------------------------------------- champions and trials
-
-
 def _folds(fold_runs: Sequence[FoldRun]) -> list[Fold]:
     return list({fold_run.fold.number: fold_run.fold for fold_run in fold_runs}.values())
 
@@ -353,9 +350,6 @@ def _identity(config: RunConfig, fold_runs: Sequence[FoldRun]) -> str:
             for name in sorted(weights):
                 digest.update(np.ascontiguousarray(weights[name].numpy()).tobytes())
     return digest.hexdigest()
-
-
-# ---------------------------------------------------------------------- files
 
 
 def _document(
