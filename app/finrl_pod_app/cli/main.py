@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Annotated
 
@@ -49,7 +50,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # rendering the help with rich takes twice as long
     add_completion=False,
 )
-COMMANDS = {  # and an example of each
+COMMANDS: Mapping[Callable[..., None], str] = {  # and an example of each
     training.demo: "demo --quick --out runs/demo",
     setup.init: "init mine.toml --data sample",
     training.tournament: "tournament mine.toml --out runs/mine --seed 7",
