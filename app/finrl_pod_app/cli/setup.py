@@ -47,7 +47,7 @@ def algorithms(as_json: Json = False) -> None:
     """List the algorithms with their kind, supported actions and source."""
     import dataclasses
 
-    from finrl_pod.settings.algorithm_registry import ALGORITHMS, EXTENSIONS
+    from finrl_pod.settings.algorithm_registry import ALGORITHMS
 
     if as_json:
         rows = []
@@ -56,8 +56,7 @@ def algorithms(as_json: Json = False) -> None:
             defaults = algorithm.config_class(algorithm=algorithm.name)
             row["settings"] = {k: v for k, v in dataclasses.asdict(defaults).items() if k != "algorithm"}
             rows.append(row)
-        add_ons = [dataclasses.asdict(extension) for extension in EXTENSIONS.values()]
-        print_json({"algorithms": rows, "add_ons": add_ons})
+        print_json({"algorithms": rows})
         return
     from finrl_pod_app.cli.console import make_console, plain_table
 
@@ -65,10 +64,6 @@ def algorithms(as_json: Json = False) -> None:
     table = plain_table(columns=columns, multiline=columns[3:], collapse_padding=True)
     for algorithm in ALGORITHMS.values():
         table.add_row(algorithm.name, algorithm.kind, algorithm.actions, algorithm.summary, algorithm.source)
-    for extension in EXTENSIONS.values():
-        supports_all = len(extension.algorithms) == len(ALGORITHMS)
-        algorithms, actions = ("all", "both") if supports_all else (", ".join(extension.algorithms), "continuous")
-        table.add_row(extension.name, "add-on", actions, f"{extension.summary} ({algorithms})", extension.source)
     make_console().print(table)
 
 

@@ -209,12 +209,14 @@ def train(
     if market is not None:
         import torch
 
+        from finrl_pod.native.threads import restored_threads
         from finrl_pod_app.cli import console
         from finrl_pod_app.multi_agent.training import MarketTraining, train_market
 
-        torch.set_num_threads(max(1, threads))
         market_training = MarketTraining(market, algorithm, steps, envs, setting or (), seed or 0)
-        document = train_market(market_training, run_folder(out, Path(market), resume=False))
+        with restored_threads():
+            torch.set_num_threads(max(1, threads))
+            document = train_market(market_training, run_folder(out, Path(market), resume=False))
         print_result(document, console.show_market_training, as_json=as_json)
     elif config is not None:
         run_config = _with_overrides(config, data, cost_bps, setting, seed)

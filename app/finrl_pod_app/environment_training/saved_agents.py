@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from finrl_pod_envs.gymnasium_pool.lanes import describe_failure, episode_seed
-from finrl_pod_envs.gymnasium_pool.spaces import PREFIX, Flattener, make_gymnasium, shapes_of, to_action
+from finrl_pod_envs.gymnasium_pool.lanes import (
+    PREFIX,
+    Flattener,
+    describe_failure,
+    episode_seed,
+    make_gymnasium,
+    shapes_of,
+    to_action,
+)
 from numpy.typing import NDArray
 
 from finrl_pod.errors import InputError, RunError, SetupError

@@ -53,7 +53,7 @@ def test_evaluation_reports_each_member_and_the_joint_decision() -> None:
     single = TrainingConfig("gym:CartPole-v1", PPOConfig(), steps=100)
     result = evaluate(lambda obs: torch.zeros_like(obs[..., :1]).long(), single, 2)
     assert result is not None
-    assert "ensemble" not in result.to_dict()
+    assert result.to_dict()["ensemble"] is None
 
 
 def zero_action(obs: Tensor) -> Tensor:

@@ -154,7 +154,7 @@ def test_asynchronous_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ]
     assert not alive
     assert run(arguments(tmp_path / "a", *terms, "--resume")) == 2
-    assert "cannot be resumed" in capsys.readouterr().err
+    assert "--resume needs --pipeline sync, got async" in capsys.readouterr().err
 
 
 def _saved(out: Path) -> bool:
