@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 
-#include "layout.h"
 #include "simd.h"
 
 struct Mandate {
@@ -11,7 +10,6 @@ struct Mandate {
   const void* base;                    // [T, N] weights in the dtype of the accounts; null: no mandate
   const uint8_t* decides;              // [T]
 };
-EXPORT_SIZE(Mandate)
 
 // exp(tilt * x) for |x| <= 1. A tilt is at most 10.
 template <class T, int W>

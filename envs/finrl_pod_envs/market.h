@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 
-#include "layout.h"
 #include "mandate.h"
 
 enum Reward { LOG_RETURN = 0, CHANGE = 1 };  // as in market_kernels.py
@@ -17,6 +16,5 @@ struct Market {
   const void* cost_rates;                      // [T, N] proportional costs; null where all are cost_rate
   Mandate mandate;
 };
-EXPORT_SIZE(Market)
 
 constexpr int64_t CHUNK_ACCOUNTS = 64;  // accounts that a thread takes at a time

@@ -30,7 +30,6 @@ struct GradientBuffers {
   const void *account_gradient, *last_account_gradient, *reward_gradient;
   void *cash_gradient, *shares_gradient, *action_gradient, *virtual_holdings_gradient;
 };
-EXPORT_SIZE(GradientBuffers)
 
 // RATES: costs depend on asset and bar.
 template <class T, int W, bool RATES>

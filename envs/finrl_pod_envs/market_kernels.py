@@ -20,7 +20,7 @@ from finrl_pod.market.account_extras import joined_extras, observes_virtual
 from finrl_pod.market.mandate import MandateTable, initial_budget, needs_returns
 from finrl_pod.market.rewards import CHANGE_SCALE, MIN_GROWTH
 from finrl_pod.native.device import is_triton_installed, on_device, use_triton
-from finrl_pod.native.library import load
+from finrl_pod.native.library import argument_struct, load
 from finrl_pod.types import EnvStep, Observation, Tensor
 from finrl_pod_envs.observation import EnvState, KernelEnv
 
@@ -34,28 +34,6 @@ BUY_ALLOCATIONS = {"proportional": 0, "sequential": 1}
 LOG_RETURN = 0
 CHANGE = 1
 _log = logging.getLogger(__name__)
-
-
-class _Mandate(ctypes.Structure):
-    """`struct Mandate` of `mandate.h`."""
-
-    _fields_ = [
-        *((name, ctypes.c_double) for name in ("tilt", "trade_speed", "max_weight", "full_budget", "budget_per_bar")),
-        *((name, ctypes.c_void_p) for name in ("base", "decides")),
-    ]
-
-
-class _Market(ctypes.Structure):
-    """`struct Market` of `market.h`."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("members", "groups", "accounts", "assets", "reward")),
-        *((name, ctypes.c_double) for name in ("cost_rate", "cash", "leverage", "ruin")),
-        *((name, ctypes.c_double) for name in ("change_scale", "min_growth")),
-        *((name, ctypes.c_void_p) for name in ("close", "fill", "tradable", "fillable", "delisted", "turbulent")),
-        ("cost_rates", ctypes.c_void_p),
-        ("mandate", _Mandate),
-    ]
 
 
 def _has_shared_rules(env: KernelEnv) -> bool:
@@ -74,7 +52,7 @@ def _has_shared_rules(env: KernelEnv) -> bool:
     )
 
 
-def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
+def _set_market(market: Any, env: KernelEnv) -> dict[str, Tensor]:
     """Fill the kernel market from the environment; returns its tables. They must outlive it."""
     config = env.config
     dtype = env.dtype
@@ -107,7 +85,7 @@ def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
     return tables
 
 
-def _set_mandate(mandate: _Mandate, table: MandateTable) -> dict[str, Tensor]:
+def _set_mandate(mandate: Any, table: MandateTable) -> dict[str, Tensor]:
     """Fill the kernel mandate; returns its tables. They must outlive it."""
     config = table.config
     mandate.tilt = config.tilt
@@ -124,36 +102,11 @@ def _set_mandate(mandate: _Mandate, table: MandateTable) -> dict[str, Tensor]:
 # ---------------------------------------------------------------------- step
 
 
-class _StepMarket(_Market):
-    """`struct StepMarket` of the kernel."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("rounds", "episode_bars", "kind", "buy_allocation", "whole_shares")),
-        ("hmax", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in ("starts", "limited", "features")),
-        *((name, ctypes.c_int64) for name in ("width", "only_ended")),
-    ]
-
-
-_INPUTS = ("bar", "steps_left", "round", "cash", "shares", "action", "virtual_holdings", "budget")
-_OUTPUTS = (
-    *("reached_bar", "next_bar", "next_steps_left", "next_round", "next_cash", "next_shares"),
-    *("account", "last_account", "reward", "equity", "turnover", "cost", "terminated", "truncated"),
-    *("next_virtual_holdings", "next_budget", "last_virtual_holdings", "last_budget"),
-)
-
-
-class _StepBuffers(ctypes.Structure):
-    """`struct StepBuffers` of the kernel."""
-
-    _fields_ = [(name, ctypes.c_void_p) for name in (*_INPUTS, *_OUTPUTS, "rows")]
-
-
 def make_step_kernel(env: KernelEnv, rounds: int) -> StepKernel | None:
     """The step kernel of an environment, or None if torch has to be used. rounds: start windows per group."""
     if on_device(env.device) or not _has_shared_rules(env):
         return None
-    library = load(STEP_SOURCE, _Mandate, _Market, _StepMarket, _StepBuffers)
+    library = load(STEP_SOURCE)
     return None if library is None else StepKernel(library, env, rounds)
 
 
@@ -192,7 +145,7 @@ class StepKernel:
         self._run = library.market_step
         self._run.restype = ctypes.c_int64
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
-        market = self._market = _StepMarket()
+        market = self._market = argument_struct(STEP_SOURCE, "StepMarket")()
         self._tables = _set_market(market, env)
         market.rounds = rounds
         market.episode_bars = env.episode_bars
@@ -214,7 +167,7 @@ class StepKernel:
         self._writes_rows = env.output_dtype == features.dtype == torch.float32
         self._market_address = ctypes.addressof(market)
         # The pointers of `StepBuffers` in order: an array is set three times as fast as named fields.
-        self._pointers = (ctypes.c_void_p * len(_StepBuffers._fields_))()
+        self._pointers = (ctypes.c_void_p * len(argument_struct(STEP_SOURCE, "StepBuffers")._fields_))()
         self._sizes = (env.dtype.itemsize, env.output_dtype.itemsize)
         self._buffers: list[_Outputs] = []
         self._turn = 0
@@ -248,8 +201,8 @@ class StepKernel:
         self._market.starts = starts.data_ptr()
         self._market.ruin = ruin
         self._market.only_ended = reuse
-        self._pointers[: len(_INPUTS)] = [None if x is None else x.data_ptr() for x in inputs]
-        self._pointers[len(_INPUTS) : -1] = outputs.pointers
+        self._pointers[: len(inputs)] = [None if x is None else x.data_ptr() for x in inputs]
+        self._pointers[len(inputs) : -1] = outputs.pointers
         self._pointers[-1] = None if out is None else out.data_ptr()
         any_ended = self._run(self._market_address, self._pointers, *self._sizes)
         result = outputs.result_with_ends if any_ended else outputs.result
@@ -337,12 +290,6 @@ _GRADIENTS_IN = tuple(f"{name}_gradient" for name in _DIFFERENTIABLE)
 _GRADIENTS_OUT = tuple(f"{name}_gradient" for name in _READ[2:])
 
 
-class _GradientBuffers(ctypes.Structure):
-    """`struct GradientBuffers` of the kernel."""
-
-    _fields_ = [(name, ctypes.c_void_p) for name in (*_READ, *_WRITTEN, *_GRADIENTS_IN, *_GRADIENTS_OUT)]
-
-
 def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
     """The kernel of the differentiable step of an environment, or None if autograd has to be used.
 
@@ -361,7 +308,7 @@ def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
         and (mandate is None or (mandate.max_weight == 1 and not mandate.max_turnover))
         and not any(env.extras)
     )
-    library = load(GRADIENT_SOURCE, _Mandate, _Market, _GradientBuffers) if is_supported else None
+    library = load(GRADIENT_SOURCE) if is_supported else None
     return None if library is None else GradientKernel(library, env)
 
 
@@ -373,12 +320,14 @@ class GradientKernel:
         self._run.restype = None
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
         self._dtype_bytes = env.dtype.itemsize
-        self._market = _Market()
+        self._market = argument_struct(GRADIENT_SOURCE, "Market")()
         self._tables = _set_market(self._market, env)
 
     def run(self, backward: bool, **tensors: Tensor | None) -> None:
         """Run one pass on contiguous tensors that the caller keeps alive."""
-        buffers = _GradientBuffers(**{name: x.data_ptr() for name, x in tensors.items() if x is not None})
+        buffers = argument_struct(GRADIENT_SOURCE, "GradientBuffers")(
+            **{name: x.data_ptr() for name, x in tensors.items() if x is not None}
+        )
         self._run(ctypes.addressof(self._market), ctypes.addressof(buffers), self._dtype_bytes, backward)
 
     def __call__(self, state: EnvState, action: Tensor, window_ends: Tensor, ruin: float) -> tuple[EnvState, EnvStep]:

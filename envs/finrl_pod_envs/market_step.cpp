@@ -39,8 +39,6 @@ struct StepBuffers {
   void *last_virtual_holdings, *last_budget;  // before a reset, filled as last_account; null where not observed
   float* rows;                                // [.., accounts, 1 + N + width], or null
 };
-EXPORT_SIZE(StepMarket)
-EXPORT_SIZE(StepBuffers)
 
 template <class T, int W>
 struct Row {  // a row of `assets` numbers as `count` vectors

@@ -8,7 +8,6 @@
 #include <numeric>
 #include <vector>
 
-#include "layout.h"
 #include "simd.h"
 
 constexpr int64_t LANES = 4;  // jobs that run together
@@ -30,8 +29,6 @@ struct ReplayJobs {
   int64_t single, count, marks, threads;  // single: the tables are float32, not float64
   double cash, tolerance;                 // tolerance: of the sum and the sign of weights
 };
-EXPORT_SIZE(ReplayMarket)
-EXPORT_SIZE(ReplayJobs)
 
 static inline V load_weights(const double* from) { return load<double, LANES>(from); }
 static inline V load_weights(const float* from) { return __builtin_convertvector((load<float, LANES>(from)), V); }

@@ -24,7 +24,7 @@ from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.market.costs import Frictions, HalfSpread, QuotedHalfSpread
 from finrl_pod.market.execution import WEIGHT_TOLERANCE, ExecutionRules, MarketPeriod
 from finrl_pod.market.venue import known_half_spreads
-from finrl_pod.native.library import load
+from finrl_pod.native.library import argument_struct, load
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Times, Window
 
@@ -171,26 +171,6 @@ def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: floa
 SOURCE = Path(__file__).with_name("variations.cpp")
 
 
-class _ReplayMarket(ctypes.Structure):
-    """`struct ReplayMarket` of the kernel."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("close", "inverse", "fill", "half_spread")),
-        *((name, ctypes.c_void_p) for name in ("fillable", "delisted", "all_fillable")),
-        *((name, ctypes.c_int64) for name in ("bars", "assets", "same_close")),
-    ]
-
-
-class _ReplayJobs(ctypes.Structure):
-    """`struct ReplayJobs` of the kernel."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("tables", "spans", "rates", "quoted", "equity", "turnover", "costs")),
-        *((name, ctypes.c_int64) for name in ("single", "count", "marks", "threads")),
-        *((name, ctypes.c_double) for name in ("cash", "tolerance")),
-    ]
-
-
 def proportional_rate(rules: ExecutionRules) -> float | None:
     """Proportional cost rate of a rule set if the kernel supports it (long-only, fractions, scaled buys), else None.
 
@@ -210,7 +190,7 @@ def proportional_rate(rules: ExecutionRules) -> float | None:
 def kernel_for(market: MarketTensor) -> ctypes.CDLL | None:
     """The compiled kernel, or None without a compiler, for a market that is not on the CPU or pays dividends."""
     is_supported = market.close.device.type == "cpu" and market.dividends is None
-    return load(SOURCE, _ReplayMarket, _ReplayJobs) if is_supported else None
+    return load(SOURCE) if is_supported else None
 
 
 def simulate_recorded_native(
@@ -242,13 +222,13 @@ def simulate_recorded_native(
         equity[v, spans[v, 2] - spans[v, 1] + 1 :] = np.nan
     turnover = np.empty(len(jobs))
     costs = np.empty(len(jobs))
-    replay_market = _ReplayMarket(
+    replay_market = argument_struct(SOURCE, "ReplayMarket")(
         *(array.ctypes.data for array in (close, inverse, fill)),
         None if half_spread is None else half_spread.ctypes.data,
         *(array.ctypes.data for array in (fillable, delisted, all_fillable)),
         *(bars, assets, market.fill_rule == "same_close"),
     )
-    replay_jobs = _ReplayJobs(
+    replay_jobs = argument_struct(SOURCE, "ReplayJobs")(
         *(targets.data_ptr(), *(array.ctypes.data for array in (spans, rate, pays_spread, equity, turnover, costs))),
         *(targets.dtype == torch.float32, len(jobs), marks, torch.get_num_threads()),
         *(cash, WEIGHT_TOLERANCE),

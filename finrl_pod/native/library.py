@@ -44,19 +44,16 @@ _failures: dict[str, str] = {}  # reasons by the name of the library, or of the 
 
 
 @functools.cache
-def load(source: Path, *structures: type[ctypes.Structure]) -> ctypes.CDLL | None:
+def load(source: Path) -> ctypes.CDLL | None:
     """The compiled library of `source`, or None if it is switched off, there is no compiler, or compiling failed.
 
-    structures: the argument structs that its functions take; `check_layout` compares them with the library. A
-    compiler that fails or is too slow is logged as a warning of one sentence.
+    A compiler that fails or is too slow is logged as a warning of one sentence.
     """
     if os.environ.get(SWITCH, "1") == "0":
         return None
     library = _open_prebuilt(source)
     if library is None and (compiler := find_compiler()) is not None:
         library = _load_compiled(source, compiler)
-    if library is not None:
-        check_layout(library, source, *structures)
     return library
 
 
@@ -184,59 +181,30 @@ def _processor_lines() -> list[str]:
 
 # ---------------------------------------------------------------------- argument structs
 
-_KINDS: dict[Any, str] = {ctypes.c_int64: "int64_t", ctypes.c_double: "double", ctypes.c_void_p: "pointer"}
+_NUMBERS: dict[str, Any] = {"int64_t": ctypes.c_int64, "double": ctypes.c_double}
 
 
-def check_layout(library: ctypes.CDLL, source: Path, *structures: type[ctypes.Structure]) -> None:
-    """Raise RuntimeError unless each ctypes structure has the fields and the size of the C++ struct of its name.
+@functools.cache
+def argument_struct(source: Path, name: str) -> type[ctypes.Structure]:
+    """The ctypes class of a C++ struct, from its declaration in `source` or a header.
 
-    Names and kinds of the fields are compared with the declaration in `source` or its headers, in order; the size with
-    what the library reports (`EXPORT_SIZE` in `layout.h`). Leading underscores of the Python name are ignored.
+    Fields are int64_t, double, pointers, other such structs, and arrays of these; array lengths are numbers, constants
+    of type int64_t, and sums of both.
     """
     text = "\n".join(path.read_text(encoding="utf-8") for path in source_files(source))
-    for structure in structures:
-        name = structure.__name__.lstrip("_")
-        size_of = getattr(library, f"sizeof_{name}", None)
-        if size_of is None:
-            raise RuntimeError(f"{source.name} does not export the size of struct {name}; add EXPORT_SIZE({name})")
-        size_of.restype = ctypes.c_int64
-        cpp_fields = _declared_fields(text, name)
-        python_fields = _described_fields(structure)
-        if cpp_fields != python_fields:
-            different = [pair for pair in zip(cpp_fields, python_fields, strict=False) if pair[0] != pair[1]]
-            first = different[0] if different else (len(cpp_fields), len(python_fields))
-            raise RuntimeError(
-                f"struct {name} differs between {source.name} and Python, first {first[0]} against {first[1]}; "
-                "declare the same fields in both, in the same order"
-            )
-        if size_of() != ctypes.sizeof(structure):
-            raise RuntimeError(
-                f"struct {name} has {size_of()} bytes in {source.name} but {ctypes.sizeof(structure)} in Python; "
-                "make the lengths of its arrays equal"
-            )
+    struct = re.search(rf"^struct {name}(?: : (\w+))? \{{\n(.*?)^\}};", text, re.MULTILINE | re.DOTALL)
+    assert struct is not None, f"{source.name} declares no struct {name}"
+    base, body = struct.groups()
 
+    def length_of(term: str) -> int:
+        return int(term) if term.isdigit() else int(re.findall(rf"constexpr int64_t {term} = (\d+)", text)[0])
 
-def _described_fields(structure: type[ctypes.Structure]) -> list[tuple[str, str]]:
-    """Name and kind of each field of a ctypes structure, the fields of its base first."""
     fields = []
-    for base in reversed(structure.__mro__):
-        for name, kind, *_ in vars(base).get("_fields_", ()):
-            while issubclass(kind, ctypes.Array):
-                kind = kind._type_
-            fields.append((name, _KINDS.get(kind, kind.__name__.lstrip("_"))))
-    return fields
-
-
-def _declared_fields(text: str, name: str) -> list[tuple[str, str]]:
-    """Name and kind of each field of a C++ struct of plain data, base fields first; empty if it is not there."""
-    found = re.search(rf"^struct {name}(?: : (\w+))? \{{\n(.*?)^\}};", text, re.MULTILINE | re.DOTALL)
-    if found is None:
-        return []
-    base, body = found.groups()
-    fields = _declared_fields(text, base) if base else []
-    for declaration in re.sub(r"//.*", "", body).split(";"):
-        of_type = re.match(r"\s*(?:const\s+)?(\w+)(.*)", declaration, re.DOTALL)
-        for field in of_type[2].split(",") if of_type else ():
-            pointer, word = re.match(r"\s*(\*?)\s*(\w+)", field).groups()  # type: ignore[union-attr]
-            fields.append((word, "pointer" if pointer else of_type[1]))  # type: ignore[index]
-    return fields
+    for kind, declarators in re.findall(r"(?:const\s+)?(\w+)([^;]+);", re.sub(r"//.*", "", body)):
+        for declarator in declarators.split(","):
+            pointer, field, lengths = re.findall(r"(\*?)\s*(\w+)(.*)", declarator)[0]
+            c_type = ctypes.c_void_p if pointer else _NUMBERS.get(kind) or argument_struct(source, kind)
+            for length in reversed(re.findall(r"\[(.*?)\]", lengths)):
+                c_type *= sum(length_of(term.strip()) for term in length.split("+"))
+            fields.append((field, c_type))
+    return type(name, (argument_struct(source, base) if base else ctypes.Structure,), {"_fields_": fields})

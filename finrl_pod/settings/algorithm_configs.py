@@ -17,7 +17,6 @@ from finrl_pod.settings.constraints import (
     Constraint,
     above_and_at_most,
     at_least,
-    at_least_and_below,
     between,
     setting,
 )
@@ -64,15 +63,12 @@ class TrainedAgentConfig(AgentConfig):
         "weights before training: new (random or zero), or closed_form: solved; weight_decay then pulls towards them, "
         "and five folds of training choose the number of updates",
     )
-    encoder: Literal["none", "convolution", "gru", "attention"] = setting(
+    encoder: Literal["none", "gru"] = setting(
         "none",
-        "encoder of the last `lookback` bars of each asset; its code stands beside the features of the decision bar",
+        "gru: a recurrent code of the last `lookback` bars of each asset stands beside its features",
     )
     lookback: int = setting(32, "bars that the encoder reads, the decision bar included", between(2, MAX_LOOKBACK))
     encoder_size: int = setting(16, "numbers in the code of an asset", at_least(1))
-    dropout: float = setting(
-        0.0, "share of the code dropped in training, drawn for each iteration", at_least_and_below(0, 1)
-    )
     weight_decay: float = setting(
         0.0,
         "share of each weight, times the learning rate, removed at a gradient step (AdamW); with a solved "

@@ -312,7 +312,7 @@ def _rebuild(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, MandateConfig 
         mandate = facts["mandate"]
         mandate = None if mandate is None else MandateConfig(**mandate)
         shape = {field.name: facts[field.name] for field in dataclasses.fields(PolicySpec)}
-        spec = PolicySpec(**{**shape, "hidden": tuple(shape["hidden"]), "dropout": 0.0})
+        spec = PolicySpec(**{**shape, "hidden": tuple(shape["hidden"])})
         return rules, active_mandate(mandate), make_actor(algorithm, spec)
     except (KeyError, TypeError, ConfigError) as error:
         if isinstance(error, ConfigError) and snapshot.version == __version__:  # a part that is not in this process

@@ -8,25 +8,13 @@ import pytest
 import torch
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.random import MemberGenerators
 from finrl_pod.rl.algorithms.factory import make_actor
-from finrl_pod.rl.networks.lookback import (
-    Attention,
-    Convolution,
-    FeatureTable,
-    GatedRecurrence,
-    LookbackEncoder,
-    PastRows,
-    distinct,
-    dropout_factors,
-)
+from finrl_pod.rl.networks.lookback import FeatureTable, LookbackEncoder, PastRows, distinct
 from finrl_pod.rl.networks.policies import PolicySpec
 from tests.rl.all_algorithms import small_learner, training_state
 
 T, N, F, L, C, P = 20, 4, 3, 8, 8, 2
 DOUBLE = torch.float64
-ENCODERS = ("convolution", "gru", "attention")
-ENCODER = pytest.mark.parametrize("kind", ENCODERS)
 SMALL: dict[str, Any] = {"lookback": 5, "encoder_size": 4}
 
 
@@ -34,8 +22,8 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
 
 
-def encoder_of(kind: str, lookback: int = L) -> LookbackEncoder:
-    return LookbackEncoder(PolicySpec("equivariant", N, F, N + 1, (8, 8), "softmax", "tanh", kind, lookback, C))
+def encoder_of(lookback: int = L) -> LookbackEncoder:
+    return LookbackEncoder(PolicySpec("equivariant", N, F, N + 1, (8, 8), "softmax", "tanh", "gru", lookback, C))
 
 
 def parameters(encoder: LookbackEncoder, members: int = P) -> dict[str, torch.Tensor]:
@@ -59,9 +47,8 @@ ALL_DAYS = torch.arange(T).expand(P, T)
 
 
 @pytest.mark.parametrize("lookback", [2, 5, 8])
-@ENCODER
-def test_the_future_of_the_table_changes_no_code(kind: str, lookback: int) -> None:
-    encoder, table, tradable = encoder_of(kind, lookback), draw(T, N, F), mask()
+def test_the_future_of_the_table_changes_no_code(lookback: int) -> None:
+    encoder, table, tradable = encoder_of(lookback), draw(T, N, F), mask()
     before = codes(encoder, table, tradable, ALL_DAYS)
     for t in (0, 3, 11):
         changed, changed_mask = table.clone(), tradable.clone()
@@ -72,9 +59,8 @@ def test_the_future_of_the_table_changes_no_code(kind: str, lookback: int) -> No
 
 
 @pytest.mark.parametrize("lookback", [2, 5, 8])
-@ENCODER
-def test_a_code_depends_on_each_row_of_its_window_and_on_no_other(kind: str, lookback: int) -> None:
-    encoder, everything_trades = encoder_of(kind, lookback), torch.ones(T, N, dtype=torch.bool)
+def test_a_code_depends_on_each_row_of_its_window_and_on_no_other(lookback: int) -> None:
+    encoder, everything_trades = encoder_of(lookback), torch.ones(T, N, dtype=torch.bool)
     table = draw(T, N, F).requires_grad_()
     bar = torch.full((P, 1), 12)
     (gradient,) = torch.autograd.grad(codes(encoder, table, everything_trades, bar)[:, :, 2].sum(), table)
@@ -83,90 +69,42 @@ def test_a_code_depends_on_each_row_of_its_window_and_on_no_other(kind: str, loo
     assert not gradient[:, [0, 1, 3]].any(), "each asset by itself"
 
 
-@ENCODER
-def test_rows_before_the_first_bar_are_rows_at_which_nothing_trades(kind: str) -> None:
-    encoder, table, tradable = encoder_of(kind), draw(T, N, F), mask()
+def test_rows_before_the_first_bar_are_rows_at_which_nothing_trades() -> None:
+    encoder, table, tradable = encoder_of(), draw(T, N, F), mask()
     before, absent = draw(L, N, F, seed=3), torch.zeros(L, N, dtype=torch.bool)
     longer = codes(encoder, torch.cat([before, table]), torch.cat([absent, tradable]), ALL_DAYS + L)
     torch.testing.assert_close(codes(encoder, table, tradable, ALL_DAYS), longer)
 
 
-@ENCODER
-def test_codes_of_assets_that_cannot_be_traded_are_zero(kind: str) -> None:
+def test_codes_of_assets_that_cannot_be_traded_are_zero() -> None:
     tradable = mask()
-    found = codes(encoder_of(kind), draw(T, N, F), tradable, ALL_DAYS)
+    found = codes(encoder_of(), draw(T, N, F), tradable, ALL_DAYS)
     assert torch.isfinite(found).all()
     assert torch.equal((found != 0).any(-1), tradable.expand(P, T, N))
 
 
-@ENCODER
-def test_the_order_of_assets_does_not_matter(kind: str) -> None:
-    encoder, table, tradable, order = encoder_of(kind), draw(T, N, F), mask(), [2, 0, 3, 1]
+def test_the_order_of_assets_does_not_matter() -> None:
+    encoder, table, tradable, order = encoder_of(), draw(T, N, F), mask(), [2, 0, 3, 1]
     one, other = (
         codes(encoder, table[:, columns], tradable[:, columns], ALL_DAYS) for columns in (list(range(N)), order)
     )
     torch.testing.assert_close(one[:, :, order], other)
 
 
-def test_the_convolution_is_a_stack_of_torchs_dilated_convolutions() -> None:
-    for lookback in (2, 5, 8):
-        convolution = Convolution(F + 1, lookback, C)
-        params = {
-            name: x.unsqueeze(0) for name, x in convolution.init(torch.Generator().manual_seed(1), DOUBLE).items()
-        }
-        params = {name: x + 0.1 * draw(*x.shape, seed=i) for i, (name, x) in enumerate(params.items())}
-        windows = draw(1, 6, lookback, N, F + 1)
-        x = windows[0].permute(0, 2, 3, 1).reshape(6 * N, F + 1, lookback)
-        for i in range(convolution.layers):
-            size = x.shape[1]
-            weight = params[f"w{i}"][0].T.reshape(C, 2, size).transpose(1, 2)  # [C, I, 2]: the older tap first
-            y = torch.nn.functional.conv1d(
-                torch.nn.functional.pad(x, (2**i, 0)), weight, params[f"b{i}"][0], dilation=2**i
-            )
-            x = x + torch.tanh(y) if i else torch.tanh(y)
-        expected = x[..., -1].view(1, 6, N, C)
-        if lookback == 2**convolution.layers:
-            torch.testing.assert_close(convolution.encode(params, windows), expected)
-        padded = torch.cat([windows.new_zeros(1, 6, 8 - lookback, N, F + 1), windows], 2)
-        if convolution.layers == 3:  # five rows are eight, of which three are zeros
-            torch.testing.assert_close(convolution.encode(params, windows), convolution.encode(params, padded))
-
-
 def test_the_recurrence_is_torchs_gru() -> None:
-    recurrence = GatedRecurrence(F + 1, L, C)
-    params = recurrence.init(torch.Generator().manual_seed(1), DOUBLE)
+    encoder = encoder_of()
+    params = encoder.init(torch.Generator().manual_seed(1), DOUBLE)
     windows = draw(1, 6, L, N, F + 1)
     windows[..., -1] = 1.0
     gru = torch.nn.GRU(F + 1, C, batch_first=True, dtype=DOUBLE)
     with torch.no_grad():
         for name, ours in (("weight_ih_l0", "input_w"), ("weight_hh_l0", "state_w")):
-            getattr(gru, name).copy_(params[ours].T)
+            getattr(gru, name).copy_(params[f"lookback_{ours}"].T)
         for name, ours in (("bias_ih_l0", "input_b"), ("bias_hh_l0", "state_b")):
-            getattr(gru, name).copy_(params[ours])
+            getattr(gru, name).copy_(params[f"lookback_{ours}"])
         expected = gru(windows[0].transpose(1, 2).reshape(6 * N, L, F + 1))[0][:, -1].view(1, 6, N, C)
-    found = recurrence.encode({name: x.unsqueeze(0) for name, x in params.items()}, windows)
+    found = encoder.encode({name: x.unsqueeze(0) for name, x in params.items()}, windows)
     torch.testing.assert_close(found, expected)
-
-
-def test_the_attention_is_torchs() -> None:
-    attention = Attention(F + 1, L, C)
-    params = attention.init(torch.Generator().manual_seed(1), DOUBLE)
-    windows = draw(1, 6, L, N, F + 1)
-    known = draw(1, 6, L, N, seed=4) > 0
-    known[:, :, -1] = True
-    windows[..., -1] = known.double()
-    x = windows[0].transpose(1, 2)  # [6, N, L, I]
-    memory = x @ params["memory_w"] + params["position_w"]
-    heads = attention.heads
-    key, value = (m.view(6, N, L, heads, -1).transpose(2, 3) for m in memory.split(C, -1))
-    query = (x[:, :, -1:] @ params["query_w"] + params["query_b"]).view(6, N, 1, heads, -1).transpose(2, 3)
-    allowed = known[0].transpose(1, 2)[:, :, None, None]
-    found = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed)
-    mixed = found.transpose(2, 3).reshape(6, N, C) @ params["mix_w"]
-    expected = torch.tanh(mixed + x[:, :, -1] @ params["last_w"] + params["last_b"])
-    torch.testing.assert_close(
-        attention.encode({name: x.unsqueeze(0) for name, x in params.items()}, windows)[0], expected
-    )
 
 
 def test_distinct_days_and_where_they_are() -> None:
@@ -179,9 +117,8 @@ def test_distinct_days_and_where_they_are() -> None:
     assert distinct(alone)[1] is None
 
 
-@ENCODER
-def test_a_bar_is_encoded_once_however_many_accounts_decide_on_it(kind: str) -> None:
-    encoder, table, tradable = encoder_of(kind), draw(T, N, F), mask()
+def test_a_bar_is_encoded_once_however_many_accounts_decide_on_it() -> None:
+    encoder, table, tradable = encoder_of(), draw(T, N, F), mask()
     bar = torch.tensor([[5, 5, 7, 5, 7, 7, 5], [8, 9, 8, 9, 9, 9, 9]])
     past = FeatureTable(table, tradable, L).past(bar)
     assert past.starts.shape == (2, 2)
@@ -190,28 +127,12 @@ def test_a_bar_is_encoded_once_however_many_accounts_decide_on_it(kind: str) -> 
     torch.testing.assert_close(found, encoder.codes(parameters(encoder), direct))
 
 
-@ENCODER
-def test_long_tables_are_encoded_in_pieces_where_no_gradient_is_needed(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder, table, tradable = encoder_of(kind), draw(T, N, F), mask()
+def test_long_tables_are_encoded_in_pieces_where_no_gradient_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, table, tradable = encoder_of(), draw(T, N, F), mask()
     whole = codes(encoder, table, tradable, ALL_DAYS)
     monkeypatch.setattr("finrl_pod.rl.networks.lookback.CHUNK_NUMBERS", 3 * P * L * N * (F + 1))
     with torch.no_grad():
         torch.testing.assert_close(codes(encoder, table, tradable, ALL_DAYS), whole)
-
-
-def test_dropout_factors_are_drawn_from_each_members_generator() -> None:
-    members = [torch.Generator().manual_seed(p) for p in range(2)]
-    factors = dropout_factors(MemberGenerators(members), 1000, 0.25, torch.zeros(1))
-    assert factors is not None
-    assert factors.unique().tolist() == pytest.approx([0, 4 / 3])
-    assert (factors == 0).double().mean(1).tolist() == pytest.approx([0.25, 0.25], abs=0.05)
-    alone = dropout_factors(MemberGenerators([torch.Generator().manual_seed(1)]), 1000, 0.25, torch.zeros(1))
-    assert alone is not None
-    assert torch.equal(factors[1], alone[0])
-    assert dropout_factors(MemberGenerators(members), 1000, 0.0, torch.zeros(1)) is None
-    assert dropout_factors(None, 1000, 0.25, torch.zeros(1)) is None
 
 
 # ---------------------------------------------------------------------- in algorithms
@@ -220,9 +141,8 @@ NAMES = ("ppo", "a2c", "sac", "td3", "dqn", "analytic", "shac")
 
 
 @pytest.mark.parametrize("name", NAMES)
-@ENCODER
-def test_members_with_encoders_are_single_runs(kind: str, name: str) -> None:
-    settings = {"encoder": kind, "dropout": 0.3, "weight_decay": 0.1, **SMALL}
+def test_members_with_encoders_are_single_runs(name: str) -> None:
+    settings = {"encoder": "gru", "weight_decay": 0.1, **SMALL}
     batch = small_learner(name, (0, 1), seed=4, **settings)
     batch.learn(4 * batch.iteration_samples)
     for p in (0, 1):
@@ -240,7 +160,7 @@ def test_members_with_encoders_are_single_runs(kind: str, name: str) -> None:
 def test_a_saved_agent_acts_on_windows_as_the_learner_does(name: str, policy: str) -> None:
     if policy == "linear" and name == "dqn":
         pytest.skip("makes no choices")
-    learner = small_learner(name, (0, 1), policy=policy, encoder="gru", dropout=0.3, **SMALL)
+    learner = small_learner(name, (0, 1), policy=policy, encoder="gru", **SMALL)
     learner.learn(2 * learner.iteration_samples)
     snapshot = learner.snapshot(1)
     spec = PolicySpec(**{f: snapshot.spec[f] for f in PolicySpec.__dataclass_fields__})
@@ -259,9 +179,8 @@ def test_a_saved_agent_acts_on_windows_as_the_learner_does(name: str, policy: st
         torch.testing.assert_close(action.to(expected.dtype), expected)
 
 
-@ENCODER
-def test_resuming_continues_exactly_with_dropout(kind: str) -> None:
-    settings = {"encoder": kind, "dropout": 0.3, **SMALL}
+def test_resuming_continues_exactly_with_an_encoder() -> None:
+    settings = {"encoder": "gru", **SMALL}
     whole = small_learner("ppo", seed=7, learning_rate_schedule="constant", **settings)
     whole.learn(2 * whole.iteration_samples)
     saved = whole.checkpoint()
@@ -273,20 +192,8 @@ def test_resuming_continues_exactly_with_dropout(kind: str) -> None:
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
-def test_dropout_is_off_outside_training() -> None:
-    learner = small_learner("ppo", encoder="convolution", dropout=0.9, **SMALL)
-    learner.learn(learner.iteration_samples)
-    observation = learner.collector.observation
-    assert torch.equal(learner.act(observation), learner.act(observation))
-    plain = small_learner("ppo", encoder="convolution", **SMALL)
-    for name, x in plain.algorithm.weights().items():
-        x.copy_(learner.algorithm.weights()[name])
-    assert torch.equal(plain.act(observation), learner.act(observation))
-
-
-@ENCODER
-def test_it_learns_what_a_past_row_alone_shows(kind: str) -> None:
-    encoder, features = encoder_of(kind, 4), draw(200, N, F)
+def test_it_learns_what_a_past_row_alone_shows() -> None:
+    encoder, features = encoder_of(4), draw(200, N, F)
     table = FeatureTable(features, torch.ones(200, N, dtype=torch.bool), 4)
     leaves = {name: x.requires_grad_() for name, x in parameters(encoder, 1).items()}
     head = torch.zeros(C, dtype=DOUBLE, requires_grad=True)
@@ -305,8 +212,6 @@ def test_it_learns_what_a_past_row_alone_shows(kind: str) -> None:
     [
         ({"encoder": "gru", "lookback": 59}, r"agent.lookback is longer than the data: 59 bars, .* has 58"),
         ({"encoder": "gru", "lookback": 1}, r"agent.lookback is out of its range, got 1: it must be 2 to 256"),
-        ({"dropout": 0.5}, r"agent.dropout acts on the code of an encoder, got 0.5 and no encoder"),
-        ({"encoder": "gru", "dropout": 1.0}, r"agent.dropout is out of its range"),
         ({"weight_decay": -0.1}, r"agent.weight_decay is out of its range"),
         ({"encoder": "gru", "encoder_size": 0}, r"agent.encoder_size is out of its range"),
     ],

@@ -98,13 +98,9 @@ class DifferentiableAlgorithm(TrainStateAlgorithm):
         return self.config.horizon
 
     def iterate(self, collector: RolloutCollector, rate_factor: RateFactor) -> Metrics:
-        self.inputs.drop(self._dropout_factors())
-        try:
-            trajectory = self._collect(collector)
-            self._fix_reward_scale(trajectory.reward.detach())
-            metrics = self._learn(trajectory, rate_factor)
-        finally:
-            self.inputs.drop(None)
+        trajectory = self._collect(collector)
+        self._fix_reward_scale(trajectory.reward.detach())
+        metrics = self._learn(trajectory, rate_factor)
         return {"reward": trajectory.reward.detach().mean((0, 2, 3)), **metrics}
 
     def _collect(self, collector: RolloutCollector) -> Trajectory:
@@ -166,7 +162,7 @@ class DifferentiableAlgorithm(TrainStateAlgorithm):
         return mean.reshape(p, -1, mean.shape[-1])
 
     def generators(self) -> list[RandomState]:
-        return members_of(self._noises, self._shuffles, self._dropouts)
+        return members_of(self._noises, self._shuffles)
 
 
 class Analytic(DifferentiableAlgorithm):

@@ -13,7 +13,6 @@ from finrl_pod.native.philox import random_source
 from finrl_pod.random import RandomSource, RandomState
 from finrl_pod.rl.acting.actor import Actor, MeanActor
 from finrl_pod.rl.experience.rollout import RolloutCollector
-from finrl_pod.rl.networks.lookback import dropout_factors
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.optimisation.train_state import RateFactor, TrainState
 from finrl_pod.settings.algorithm_configs import AgentConfig, TrainedAgentConfig
@@ -150,7 +149,6 @@ class TrainedAlgorithm(Algorithm):
         self.settings = self._member_settings(hyperparameters)
         self.reward_scale = torch.zeros(self.members, dtype=dtype, device=device)
         self._noises = self._source("actions")
-        self._dropouts = self._source("dropout") if spec.dropout else None
 
     def _source(self, purpose: str) -> RandomSource:
         return random_source(self.seed, self.member_ids, purpose, self.device)
@@ -178,10 +176,6 @@ class TrainedAlgorithm(Algorithm):
                 check_setting("agent.", config, name, value)
             settings[name] = torch.tensor(column, dtype=self.dtype, device=self.device)
         return settings
-
-    def _dropout_factors(self) -> Tensor | None:
-        """Factors of the codes of an encoder for the next iteration or update, see `dropout_factors`."""
-        return dropout_factors(self._dropouts, self.spec.encoder_size, self.spec.dropout, self.reward_scale)
 
 
 class TrainStateAlgorithm(TrainedAlgorithm):

@@ -204,10 +204,7 @@ class OffPolicy(TrainStateAlgorithm):
             batches = self._batches(min(left, PREFETCH))
             for batch, noise in batches:
                 self.updates += 1
-                keep = self._dropout_factors()  # of the codes of encoders, the same for all networks
-                obs = batch.obs.with_dropout(keep)
-                batch_with_dropout = batch._replace(obs=obs, next_obs=batch.next_obs.with_dropout(keep))
-                log.append(self._update(batch_with_dropout, noise, factor))
+                log.append(self._update(batch, noise, factor))
             left -= len(batches)
         return {
             name: torch.stack(column).nanmean(0)
@@ -266,7 +263,7 @@ class OffPolicy(TrainStateAlgorithm):
         self._has_reward_scale = False
 
     def generators(self) -> list[RandomState]:
-        return members_of(self._choices, self._noises, self._update_noises, self._dropouts)
+        return members_of(self._choices, self._noises, self._update_noises)
 
     @property
     def slot_items(self) -> int:

@@ -135,12 +135,7 @@ class PPO(TrainedAlgorithm):
     def iterate(self, collector: RolloutCollector, rate_factor: RateFactor) -> Metrics:
         _, groups, accounts = collector.shape
         noise = self.noise((groups, accounts, self.spec.action_size))  # [H, P, G, A, D]
-        self.inputs.drop(self._dropout_factors())
-        try:
-            rollout = collector.collect(self.explore, noise, self.running, self.account_dtype)
-            return self.update(rollout, rate_factor)
-        finally:
-            self.inputs.drop(None)
+        return self.update(collector.collect(self.explore, noise, self.running, self.account_dtype), rate_factor)
 
     def update(self, rollout: Rollout, learning_rate_factor: RateFactor = 1.0) -> Metrics:
         """Learn from one rollout; returns metrics [P]."""
@@ -420,7 +415,7 @@ class PPO(TrainedAlgorithm):
         self.reward_scale[p] = training_state["reward_scale"]
 
     def generators(self) -> list[RandomState]:
-        return members_of(self._shuffles, self._noises, self.h_term.source if self.h_term else None, self._dropouts)
+        return members_of(self._shuffles, self._noises, self.h_term.source if self.h_term else None)
 
     @property
     def slot_items(self) -> int:

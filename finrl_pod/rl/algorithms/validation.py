@@ -80,11 +80,6 @@ def _validate_policy(config: AgentConfig, env: VecEnv) -> None:
 def _validate_encoder(config: TrainedAgentConfig, env: VecEnv) -> None:
     """Raises ConfigError for an encoder without a market or with too few bars, and for its settings without it."""
     if config.encoder == "none":
-        if config.dropout:
-            raise ConfigError(
-                f"agent.dropout acts on the code of an encoder, got {config.dropout} and no encoder; set agent.encoder "
-                "or omit agent.dropout"
-            )
         if not isinstance(env, MarketVecEnv):
             _refuse_changes(config, ("lookback", "encoder_size"), "an encoder of past bars of a market")
         return

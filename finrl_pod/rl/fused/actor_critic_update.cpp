@@ -10,7 +10,6 @@
 #include <cmath>
 #include <vector>
 
-#include "layout.h"
 #include "matmul.h"
 
 constexpr int64_t MAX_LAYERS = 9;  // of a network; as in actor_critic_update.py
@@ -40,8 +39,6 @@ struct Update {
   float* metrics;  // critics: losses, mean values [2, P * M]; actor: loss, entropy [2, P]
   Workspace* workspace;
 };
-EXPORT_SIZE(Net)
-EXPORT_SIZE(Update)
 
 // ---------------------------------------------------------------- a plain network
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from finrl_pod.native.library import load
+from finrl_pod.native.library import argument_struct, load
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.optimisation.optimiser import Parameters
 from finrl_pod.rl.optimisation.train_state import TrainState
@@ -39,35 +39,9 @@ class EnsembleRules(NamedTuple):
     is_stochastic: bool
 
 
-class _Net(ctypes.Structure):
-    """`struct Net` of the kernel."""
-
-    _fields_ = [
-        ("layers", ctypes.c_int64),
-        ("parameters", ctypes.c_int64),
-        ("width", ctypes.c_int64 * (MAX_LAYERS + 1)),
-        ("weight_at", ctypes.c_int64 * MAX_LAYERS),
-        ("bias_at", ctypes.c_int64 * MAX_LAYERS),
-    ]
-
-
-_SHAPES = ("members", "critics", "batch", "obs_size", "actions")
-_RULES = ("stochastic", "smoothed", "updates_actor", "target_rule", "actor_rule", "subset_size")
 _NETWORKS = ("actors", "target_actors", "values", "target_values")
 _TRANSITIONS = ("obs", "action", "reward", "not_done", "next_obs", "noise")
 _SETTINGS = ("temperature", "discount", "target_noise", "noise_clip", "subset")
-
-
-class _Update(ctypes.Structure):
-    """`struct Update` of the kernel."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in (*_SHAPES, *_RULES)),
-        ("actor", _Net),
-        ("critic", _Net),
-        *((name, ctypes.c_void_p) for name in (*_NETWORKS, *_TRANSITIONS, *_SETTINGS)),
-        *((name, ctypes.c_void_p) for name in ("gradient", "metrics", "workspace")),
-    ]
 
 
 def make_actor_critic_kernel(
@@ -83,7 +57,7 @@ def make_actor_critic_kernel(
         return None
     if any(_layers_of(x) > MAX_LAYERS for x in networks):
         return None
-    library = load(SOURCE, _Net, _Update)
+    library = load(SOURCE)
     return None if library is None else ActorCriticKernel(library, train_state, spec, rules, settings, batch_size)
 
 
@@ -109,7 +83,7 @@ class ActorCriticKernel:
         actor, _, _ = train_state.parts["actor"]
         critic, _, critics = train_state.parts["critic"]
         targets = train_state.targets
-        update = _Update()
+        update = argument_struct(SOURCE, "Update")()
         update.members = train_state.members
         update.critics = critics
         update.batch = batch_size
@@ -120,8 +94,8 @@ class ActorCriticKernel:
         update.target_rule = ENSEMBLE_RULES[rules.target]
         update.actor_rule = ENSEMBLE_RULES[rules.actor]
         update.subset_size = rules.subset
-        update.actor = _net(actor)
-        update.critic = _net(critic)
+        _set_net(update.actor, actor)
+        _set_net(update.critic, critic)
         # Without a target actor, the actor itself acts in the next state.
         target_actor = targets["actor"].flat if "actor" in targets else actor.flat
         self._networks = (actor.flat, target_actor, critic.flat, targets["critic"].flat)
@@ -182,9 +156,8 @@ def _layers_of(parameters: Parameters) -> int:
     return len(parameters.shapes) // 2  # a weight and a bias each
 
 
-def _net(parameters: Parameters) -> _Net:
-    """Widths of the network, and where w0, b0, w1, ... start in a row of the parameters."""
-    net = _Net()
+def _set_net(net: Any, parameters: Parameters) -> None:
+    """Set widths of the network, and where w0, b0, w1, ... start in a row of the parameters."""
     net.layers = _layers_of(parameters)
     net.parameters = parameters.flat.shape[1]
     net.width[0] = parameters.shapes["w0"][0]
@@ -192,4 +165,3 @@ def _net(parameters: Parameters) -> _Net:
         net.width[i + 1] = parameters.shapes[f"w{i}"][1]
         net.weight_at[i] = parameters.starts[f"w{i}"]
         net.bias_at[i] = parameters.starts[f"b{i}"]
-    return net

@@ -1,8 +1,7 @@
 """PPO with an MLP or equivariant policy, in float32 on the CPU: glue for `mlp_policy.cpp` and `equivariant_policy.cpp`.
 
-The kernels compute what PPO computes through autograd; a test compares the two. On two cores
-they take a third of the time. `make_policy_kernel` returns None where no kernel fits the policy or there is no
-compiler, and autograd is used instead.
+The kernels compute what PPO computes through autograd; a test compares the two. On two cores they take a third of the
+time.
 """
 
 from __future__ import annotations
@@ -10,132 +9,73 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from finrl_pod.native.device import on_device
-from finrl_pod.native.library import load
-from finrl_pod.rl.networks.policies import EquivariantPolicy, MlpPolicy, Policy
+from finrl_pod.native.library import argument_struct, load
+from finrl_pod.rl.networks.policies import EquivariantPolicy, MlpPolicy, Policy, PolicySpec
 from finrl_pod.rl.optimisation.optimiser import Adam, Parameters
 from finrl_pod.types import Tensor
 
 MLP, EQUIVARIANT = (Path(__file__).with_name(f"{name}_policy.cpp") for name in ("mlp", "equivariant"))
 TOWERS = ACTOR, CRITIC = range(2)  # `enum Tower` of the kernel
-TOWER_NAMES = ("actor", "critic")
 MAX_LAYERS = 9  # as in the kernel of the MLP
 LANES = 8  # the equivariant kernel takes hidden widths that are a multiple of it
 METRICS = 5  # KL, clipped fraction, policy loss, value loss, gradient norm
-_LAYERS = ctypes.c_int64 * MAX_LAYERS
-
-
-class _Rollout(ctypes.Structure):
-    """`struct Rollout` of the kernels."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("members", "items", "accounts", "total", "own", "table", "actions")),
-        *((name, ctypes.c_int64) for name in ("parameters", "log_std_size", "log_std_at", "assets", "has_cash")),
-        ("tradable", ctypes.c_void_p),
-        *((name, ctypes.c_void_p) for name in ("flat", "features", "bar", "indices")),
-        *((name, ctypes.c_void_p) for name in ("account", "action", "old_log_prob", "advantage", "target")),
-        *((name, ctypes.c_void_p) for name in ("clip_range", "value_coefficient", "entropy_coefficient")),
-    ]
-
-
-class _MlpBatch(_Rollout):
-    """`struct MlpBatch` of the kernel of the MLP."""
-
-    _fields_ = [
-        ("layers", ctypes.c_int64),
-        ("width", _LAYERS),
-        ("table_at", ctypes.c_int64 * 2),
-        ("weight_at", _LAYERS * 2),
-        ("bias_at", _LAYERS * 2),
-    ]
-
-
-_PARAMETERS = (
-    *("encode_w", "encode_b", "code_w", "context_w", "code_b", "holding_w", "score_w", "linear_w", "cash_w", "cash_b"),
-    *("inertia", "value_encode_w", "value_encode_b", "value_context_w", "value_holding_w", "value_b", "value_w"),
-    "value_out_b",
-)
-
-
-class _EquivariantBatch(_Rollout):
-    """`struct EquivariantBatch` of the kernel of the equivariant policy."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("inputs", "hidden", "size", "softmax")),
-        *((name, ctypes.c_int64) for name in _PARAMETERS),
-    ]
-
-
-class _AdamState(ctypes.Structure):
-    """`struct AdamState` of the kernels."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("flat", "first", "second", "steps")),
-        *((name, ctypes.c_void_p) for name in ("learning_rate", "max_grad_norm", "target_kl")),
-        *((name, ctypes.c_void_p) for name in ("active", "alive", "metrics")),
-        *((name, ctypes.c_double) for name in ("beta_1", "beta_2", "epsilon")),
-    ]
 
 
 def make_policy_kernel(
     policy: Policy, parameters: Parameters, features: Tensor, tradable: Tensor | None
 ) -> PolicyKernel | None:
-    """The kernel for a policy, or None if autograd has to be used.
+    """The kernel for a policy, or None if autograd has to be used: no kernel fits, or there is no compiler.
 
     features: [T, N, F] float32 on the CPU, else None is returned; tradable: [T, N] bool, or None if all always are.
     """
     if any(on_device(x.device) or x.dtype != torch.float32 for x in (parameters.flat, features)):
         return None
-    tables = (features,) if tradable is None else (features, tradable)
-    if type(policy) is MlpPolicy and len(policy.spec.hidden) < MAX_LAYERS:
-        library = load(MLP, _Rollout, _MlpBatch, _AdamState)
-        if library is not None:
-            return PolicyKernel(library, _mlp_batch(policy, parameters), parameters, tables)
-    hidden = policy.spec.hidden
-    narrow = len(hidden) <= 2 and not any(width % LANES for width in hidden)
-    if isinstance(policy, EquivariantPolicy) and narrow and not policy.spec.has_extras:
-        library = load(EQUIVARIANT, _Rollout, _EquivariantBatch, _AdamState)
-        if library is not None:
-            return PolicyKernel(library, _equivariant_batch(policy, parameters), parameters, tables)
-    return None
-
-
-def _mlp_batch(policy: MlpPolicy, parameters: Parameters) -> _MlpBatch:
     spec = policy.spec
+    if type(policy) is MlpPolicy and len(spec.hidden) < MAX_LAYERS:
+        source, describe = MLP, _mlp_batch
+    elif (
+        isinstance(policy, EquivariantPolicy)
+        and len(spec.hidden) <= 2
+        and not any(width % LANES for width in spec.hidden)
+        and not spec.has_extras
+    ):
+        source, describe = EQUIVARIANT, _equivariant_batch
+    else:
+        return None
+    library = load(source)
+    if library is None:
+        return None
+    return PolicyKernel(library, source, describe(spec, parameters), spec, parameters, features, tradable)
+
+
+def _mlp_batch(spec: PolicySpec, parameters: Parameters) -> Any:
+    """The struct `MlpBatch` of a policy, without its data."""
     starts = parameters.starts
-    batch = _MlpBatch()
-    batch.assets = spec.assets
-    batch.has_cash = spec.has_cash_score
-    batch.own = spec.own
+    batch = argument_struct(MLP, "MlpBatch")()
     batch.layers = len(spec.hidden) + 1
     batch.width[: batch.layers] = (*spec.hidden, spec.action_size)
-    batch.actions = spec.action_size
-    for t, tower in zip(TOWERS, TOWER_NAMES, strict=True):
+    for t, tower in zip(TOWERS, ("actor", "critic"), strict=True):
         batch.table_at[t] = starts[f"{tower}_table_w"]
-        batch.weight_at[t][0] = starts[f"{tower}_own_w"]
-        batch.bias_at[t][0] = starts[f"{tower}_b0"]
-        for i in range(1, batch.layers):
-            batch.weight_at[t][i] = starts[f"{tower}_w{i}"]
+        for i in range(batch.layers):
+            batch.weight_at[t][i] = starts[f"{tower}_w{i}" if i else f"{tower}_own_w"]
             batch.bias_at[t][i] = starts[f"{tower}_b{i}"]
     return batch
 
 
-def _equivariant_batch(policy: EquivariantPolicy, parameters: Parameters) -> _EquivariantBatch:
-    spec = policy.spec
-    batch = _EquivariantBatch()
-    batch.assets = spec.assets
+def _equivariant_batch(spec: PolicySpec, parameters: Parameters) -> Any:
+    """The struct `EquivariantBatch` of a policy, without its data."""
+    batch = argument_struct(EQUIVARIANT, "EquivariantBatch")()
     batch.inputs = spec.features
     batch.hidden = spec.hidden[0]
     batch.size = spec.hidden[-1]
-    batch.own = spec.own
-    batch.has_cash = spec.has_cash_score
     batch.softmax = spec.action == "softmax"
-    batch.actions = spec.assets + spec.has_cash_score
-    for name in _PARAMETERS:
-        setattr(batch, name, parameters.starts.get(name, 0))
+    for name in parameters.starts.keys() & {field for field, *_ in batch._fields_}:
+        setattr(batch, name, parameters.starts[name])
     return batch
 
 
@@ -148,11 +88,14 @@ class PolicyKernel:
     def __init__(
         self,
         library: ctypes.CDLL,
-        batch: _MlpBatch | _EquivariantBatch,
+        source: Path,
+        batch: Any,
+        spec: PolicySpec,
         parameters: Parameters,
-        tables: Sequence[Tensor],
+        features: Tensor,
+        tradable: Tensor | None,
     ) -> None:
-        """tables: the features [T, N, F] and the mask of tradable assets [T, N], unless all always are."""
+        """batch: argument of the library for a policy of this kind. features: [T, N, F]; tradable: [T, N] or None."""
         pointer = ctypes.c_void_p
         self._step = library.policy_step
         self._forward = library.policy_forward
@@ -161,17 +104,19 @@ class PolicyKernel:
         self._step.argtypes = [pointer] * 2
         self._forward.argtypes = [pointer, ctypes.c_int64, pointer]
         self._sample.argtypes = [pointer] * 4
+        self._adam_state = argument_struct(source, "AdamState")
         self._flat = parameters.flat
-        self._tables = [x.contiguous() for x in tables]
-        features = self._tables[0]
+        self._tables = (features.contiguous(), None if tradable is None else tradable.contiguous())
         batch.members, batch.parameters = self._flat.shape
         batch.table = features[0].numel()
+        batch.assets = spec.assets
+        batch.has_cash = spec.has_cash_score
+        batch.own = spec.own
+        batch.actions = spec.action_size
         batch.log_std_size = parameters.shapes["log_std"][0]
         batch.log_std_at = parameters.starts["log_std"]
         batch.flat = self._flat.data_ptr()
-        batch.features = features.data_ptr()
-        if len(self._tables) > 1:
-            batch.tradable = self._tables[1].data_ptr()
+        batch.features, batch.tradable = (None if x is None else x.data_ptr() for x in self._tables)
         self._batch = batch
         self._batch_address = ctypes.addressof(batch)
 
@@ -210,7 +155,7 @@ class PolicyKernel:
         metrics = torch.empty(METRICS, members)
         moments = (optimiser.first, optimiser.second, optimiser.steps)
         pointers = [x.data_ptr() for x in (self._flat, *moments, *limits, active, alive, metrics)]
-        self._step(self._batch_address, ctypes.byref(_AdamState(*pointers, *optimiser.constants)))
+        self._step(self._batch_address, ctypes.byref(self._adam_state(*pointers, *optimiser.constants)))
         return metrics
 
     def mean(self, bar: Tensor, account: Tensor) -> Tensor:
@@ -223,19 +168,17 @@ class PolicyKernel:
 
     def sample(self, bar: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions [P, K, A, D] made with standard normal noise of that shape, and their log-probability [P, K, A]."""
-        inputs = self._set_inputs(bar, account)
+        inputs = self._set_inputs(bar, account)  # noqa: F841  kept until the kernel has run
         noise = noise.contiguous()
         action = torch.empty_like(noise)
         log_prob = torch.empty(noise.shape[:-1])
         self._sample(self._batch_address, noise.data_ptr(), action.data_ptr(), log_prob.data_ptr())
-        del inputs
         return action, log_prob
 
     def _tower_output(self, tower: int, bar: Tensor, account: Tensor, size: int) -> Tensor:
-        inputs = self._set_inputs(bar, account)
+        inputs = self._set_inputs(bar, account)  # noqa: F841  kept until the kernel has run
         out = torch.empty(*account.shape[:-1], size)
         self._forward(self._batch_address, tower, out.data_ptr())
-        del inputs
         return out
 
     def _set_inputs(self, bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "adam.h"
-#include "layout.h"
 #include "matmul.h"
 
 typedef vec<float, 8> V;
@@ -40,8 +39,6 @@ struct AdamState {
   float* metrics;  // [5, members]: KL, clipped fraction, policy and value loss, gradient norm
   double beta_1, beta_2, epsilon;
 };
-EXPORT_SIZE(Rollout)
-EXPORT_SIZE(AdamState)
 
 // Buffers of one thread and the loss of up to TILE rows of one member. A subclass adds the network:
 //   begin_member(member, training), accumulate_gradient(from, to, gradient), forward_items(tower, from, to, out),
@@ -315,7 +312,6 @@ static void take_step(const Batch& b, const AdamState& s) {
 
 // The functions of a policy's library: one step, a tower's outputs [members, items, accounts, ..], and sampled actions.
 #define EXPORT_POLICY(Worker, Batch)                                                                             \
-  EXPORT_SIZE(Batch)                                                                                             \
   extern "C" void policy_step(const Batch* batch, const AdamState* state) { take_step<Worker>(*batch, *state); } \
   extern "C" void policy_forward(const Batch* batch, int64_t tower, float* out) {                                \
     share_items<Worker>(*batch, parts_per_member(*batch),                                                        \

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "adam.h"
-#include "layout.h"
 #include "simd.h"
 
 constexpr int W = 8;
@@ -72,7 +71,6 @@ extern "C" void tanh_of_sum_backward(const float* y, const float* grad, float* g
 struct ScoreShape {
   int64_t rows, each, accounts, assets, width;  // rows of the table, of which `each` share a member's u and w
 };
-EXPORT_SIZE(ScoreShape)
 
 // scores [rows, accounts, assets] = sum over width of w * tanh(code [rows, assets, width] + holding [rows, accounts,
 // assets] * u); u, w: [rows / each, width], width a multiple of 8.

@@ -13,23 +13,17 @@ from typing import Any
 import torch
 
 from finrl_pod.native.device import on_device
-from finrl_pod.native.library import load
+from finrl_pod.native.library import argument_struct, load
 from finrl_pod.types import Tensor
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 LANES = 8  # the kernel of the scores takes widths that are a multiple of it
 
 
-class _ScoreShape(ctypes.Structure):
-    """`struct ScoreShape` of the kernel."""
-
-    _fields_ = [(name, ctypes.c_int64) for name in ("rows", "each", "accounts", "assets", "width")]
-
-
 def is_supported(*tensors: Tensor) -> bool:
     """Whether the kernels can be used on these tensors: float32 on the CPU, not traced, and there is a compiler."""
     fits = all(not on_device(x.device) and x.dtype == torch.float32 for x in tensors)
-    return fits and not torch.compiler.is_compiling() and load(SOURCE, _ScoreShape) is not None
+    return fits and not torch.compiler.is_compiling() and load(SOURCE) is not None
 
 
 def tanh_of_sum(x: Tensor, base: Tensor) -> Tensor:
@@ -92,7 +86,7 @@ def adam_clipped(
 
 
 def _call(name: str, *arguments: Tensor | int | float | ctypes.Structure | None) -> None:
-    function = getattr(load(SOURCE, _ScoreShape), name)
+    function = getattr(load(SOURCE), name)
     function.restype = None
     function(*(_as_c_argument(x) for x in arguments))
 
@@ -131,7 +125,7 @@ class _AssetScores(torch.autograd.Function):
     def forward(ctx: Any, code: Tensor, holding: Tensor, u: Tensor, w: Tensor) -> Tensor:
         code, holding, u, w = (x.contiguous() for x in (code, holding, u, w))
         p, k, n, h = code.shape
-        shape = _ScoreShape(p * k, k, holding.shape[2], n, h)
+        shape = argument_struct(SOURCE, "ScoreShape")(p * k, k, holding.shape[2], n, h)
         scores = torch.empty_like(holding)
         _call("asset_scores", shape, code, holding, u, w, scores)
         ctx.save_for_backward(code, holding, u, w)
@@ -141,7 +135,7 @@ class _AssetScores(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         code, holding, u, w = ctx.saved_tensors
         p, k, n, h = code.shape
-        shape = _ScoreShape(p * k, k, holding.shape[2], n, h)
+        shape = argument_struct(SOURCE, "ScoreShape")(p * k, k, holding.shape[2], n, h)
         grad_code = torch.empty_like(code)
         grad_holding = None
         if ctx.needs_input_grad[1]:

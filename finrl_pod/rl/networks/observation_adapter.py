@@ -56,10 +56,6 @@ class ModelInput(NamedTuple):
         assert self.past is not None
         return self._replace(features=encoder.join(params, self.features, self.past), past=None)
 
-    def with_dropout(self, keep: Tensor | None) -> ModelInput:
-        """Input whose codes are multiplied by `keep` [R, C]."""
-        return self if keep is None or self.past is None else self._replace(past=self.past._replace(keep=keep))
-
     def flat(self) -> Tensor:
         """Flat rows [R, K * A, S]: the account, then the features of the bar, asset by asset."""
         r, k, a, w = self.account.shape
@@ -176,9 +172,9 @@ def spec_of(env: VecEnv, config: AgentConfig) -> PolicySpec:
     size = env.actions if env.action_kind == "discrete" else env.action_size
     activation = config.activation if isinstance(config, OnPolicyConfig) else "tanh"
     past = (
-        (config.encoder, config.lookback, config.encoder_size, config.dropout)
+        (config.encoder, config.lookback, config.encoder_size)
         if isinstance(config, TrainedAgentConfig) and config.encoder != "none"
-        else ("none", 1, 0, 0.0)
+        else ("none", 1, 0)
     )
     shape = (assets, features, size, tuple(config.hidden))
     critic_only = env.critic_only if isinstance(env, CentralCriticVecEnv) else 0

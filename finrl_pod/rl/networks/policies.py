@@ -53,9 +53,9 @@ class PolicySpec:
     if the environment turns scores into weights by a softmax, "tilt" if they tilt the weights of a base portfolio,
     "direct" if it takes them as they are, "discrete" for a choice of D actions.
     activation: "tanh" or "relu", of hidden layers of an MLP. encoder: "none", or a kind of encoder of the last
-    `lookback` rows; encoder_size: numbers of its code; dropout: share of them dropped in training. extra_per_asset,
-    extra_per_account: numbers of an account after cash and holdings, see `account_inputs.py`. critic_only: numbers at
-    the end of a flat row that only the critic of an MLP reads.
+    `lookback` rows; encoder_size: numbers of its code. extra_per_asset, extra_per_account: numbers of an account after
+    cash and holdings, see `account_extras.py`. critic_only: numbers at the end of a flat row that only the critic of an
+    MLP reads.
     """
 
     kind: str
@@ -68,7 +68,6 @@ class PolicySpec:
     encoder: str = "none"
     lookback: int = 1
     encoder_size: int = 0
-    dropout: float = 0.0
     extra_per_asset: int = 0
     extra_per_account: int = 0
     critic_only: int = 0
