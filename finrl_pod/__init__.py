@@ -52,7 +52,7 @@ _PUBLIC = {
     "open_logger": "finrl_pod_app.setup.training_loggers:open_logger",
     "register_algorithm": "finrl_pod.settings.algorithm_registry:register_algorithm",
     "register_policy": "finrl_pod.rl.networks.policies:register_policy",
-    "LossAlgorithm": "finrl_pod.rl.algorithms.loss_algorithm:LossAlgorithm",
+    "LossAlgorithm": "finrl_pod.rl.algorithms.a2c:LossAlgorithm",
     "BasePolicy": "finrl_pod.rl.networks.policies:BasePolicy",
     "BaseVecEnv": "finrl_pod_envs.custom.base_env:BaseVecEnv",
     "save_agent": "finrl_pod_app.api.setup:save",

@@ -34,7 +34,7 @@ from finrl_pod.errors import FinrlPodError as FinrlPodError
 from finrl_pod.promotion.edge import judge_returns as judge_returns
 from finrl_pod.protocols import Strategy as Strategy
 from finrl_pod.protocols import VecEnv as VecEnv
-from finrl_pod.rl.algorithms.loss_algorithm import LossAlgorithm as LossAlgorithm
+from finrl_pod.rl.algorithms.a2c import LossAlgorithm as LossAlgorithm
 from finrl_pod.rl.networks.policies import BasePolicy as BasePolicy
 from finrl_pod.rl.networks.policies import register_policy as register_policy
 from finrl_pod.rl.training.learner import Learner as Learner

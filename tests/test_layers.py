@@ -59,8 +59,7 @@ OWN_MODULES = "(own modules)"
 FOLDER_RANK = {
     "finrl_pod.data": (OWN_MODULES, "sources"),
     "finrl_pod.rl": (
-        *("native", "networks", "optimisation", "experience", "fused", "acting", "algorithms", "training"),
-        "multi_agent",
+        *("native", "networks", "optimisation", "fused", OWN_MODULES, "algorithms", "training", "multi_agent"),
     ),
     "finrl_pod.tournament": (OWN_MODULES, "executors"),
     "finrl_pod.paper": (OWN_MODULES, "domain", "journal", "brokers", "execution", "monitoring", "runtime"),

@@ -12,9 +12,8 @@ from finrl_pod_envs.trading_envs import make_env
 from finrl_pod.data.splits import REWARD_LAG
 from finrl_pod.evaluate.backtest import Ledger
 from finrl_pod.evaluate.metrics import simple_returns
-from finrl_pod.rl.acting.actor import Actor, MeanActor
-from finrl_pod.rl.acting.closed_form import SCORE_SCALE, scaled, solved_weights
-from finrl_pod.rl.acting.member_accounts import run_members
+from finrl_pod.rl.acting import Actor, MeanActor, run_members
+from finrl_pod.rl.algorithms.closed_form import SCORE_SCALE, scaled, solved_weights
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig

@@ -21,7 +21,7 @@ from finrl_pod.data.splits import REWARD_LAG, Splits, make_splits
 from finrl_pod.evaluate.active_management import active_share
 from finrl_pod.evaluate.backtest import Ledger
 from finrl_pod.evaluate.metrics import simple_returns
-from finrl_pod.rl.acting.closed_form import scaled, solve, tilt_returns
+from finrl_pod.rl.algorithms.closed_form import scaled, solve, tilt_returns
 from finrl_pod.settings.algorithm_configs import AnalyticConfig, PPOConfig, SACConfig, SHACConfig, TrainedAgentConfig
 from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.types import Floats, Panel

@@ -12,7 +12,7 @@ from finrl_pod_envs.trading_envs import PortfolioEnv
 
 from benchmarks.harness.rows import log_progress
 from benchmarks.harness.simulated_markets import BASIS_POINT
-from finrl_pod.rl.acting.member_accounts import run_members
+from finrl_pod.rl.acting import run_members
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import AgentConfig, EnvironmentConfig

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from finrl_pod.data.splits import REWARD_LAG
 from finrl_pod.errors import InputError
-from finrl_pod.rl.networks.observation_adapter import OBSERVATION_BOUND, action_scale
+from finrl_pod.rl.networks.inputs import OBSERVATION_BOUND, action_scale
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.observation import flat

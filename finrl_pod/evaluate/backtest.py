@@ -28,7 +28,7 @@ from finrl_pod.market.execution import (
     weights_error,
 )
 from finrl_pod.market.venue import Venue
-from finrl_pod.native.threads import one_thread
+from finrl_pod.native.device import one_thread
 from finrl_pod.protocols import Strategy
 from finrl_pod.tables import stored
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Window

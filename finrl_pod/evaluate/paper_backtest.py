@@ -39,7 +39,7 @@ from finrl_pod.market.orders import (
     orders_within_limits,
     target_positions,
 )
-from finrl_pod.native.threads import one_thread
+from finrl_pod.native.device import one_thread
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions
 

@@ -1,8 +1,8 @@
-"""Which version of an operation runs where: C++ on CPUs, Triton on CUDA devices, torch everywhere else.
+"""Which version of an operation runs where: C++ on CPUs, Triton on CUDA devices, torch everywhere else; CPU threads.
 
-Triton comes with the CUDA builds of torch and is imported on first use only. A Triton kernel takes contiguous tensors
-on a CUDA device; with TRITON_INTERPRET=1 in the environment, Triton runs it on CPU tensors in its interpreter: so are
-kernels tested without a device. The torch version of each kernel stands beside it and defines the result.
+Triton comes with the CUDA builds of torch and is imported on first use only. With TRITON_INTERPRET=1 in the
+environment, it runs kernels on CPU tensors: so are they tested without a device. The torch version of each kernel
+stands beside it and defines the result.
 """
 
 from __future__ import annotations
@@ -101,3 +101,41 @@ def matmul_precision(precision: str, device: torch.device) -> Iterator[None]:
 def block_size(n: int) -> int:
     """The smallest power of two that is at least n: blocks of Triton have such sizes."""
     return 1 << max(n - 1, 0).bit_length()
+
+
+_forks: list[bool] = []
+
+
+def use_threads(count: int) -> None:
+    """Use this many threads in this process; one in a forked process, whatever the count."""
+    torch.set_num_threads(1 if _forks else count)
+
+
+@contextmanager
+def restored_threads() -> Iterator[None]:
+    """Use as many threads after the context as before it, whatever is set within."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        use_threads(before)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one thread within the context, around loops of operations that are too small to share.
+
+    On a busy machine each such operation waits for all threads and takes 9 to 23 times as long.
+    """
+    with restored_threads():
+        torch.set_num_threads(1)
+        yield
+
+
+def _use_one_after_fork() -> None:
+    _forks.append(True)
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_use_one_after_fork)

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import finrl_pod.native.threads  # noqa: F401  imports torch first, whose OpenMP runtime and threads the kernels share
+import finrl_pod.native.device  # noqa: F401  imports torch first, whose OpenMP runtime and threads the kernels share
 from finrl_pod.files import HOME_VARIABLE, replace_file
 from finrl_pod.native.prebuild import (
     FLAGS,

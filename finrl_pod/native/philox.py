@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Literal
 
 import torch
@@ -39,7 +38,8 @@ class PhiloxGenerator:
 
     def __init__(self, keys: Sequence[int], device: torch.device | str = "cpu") -> None:
         """keys: one of 64 bits for each member."""
-        self.keys = torch.tensor([_to_signed(k) for k in keys], device=device)
+        # As the int64 with the same 64 bits.
+        self.keys = torch.tensor([k - (1 << 64) if k >= 1 << 63 else k for k in keys], device=device)
         self.counts = torch.zeros_like(self.keys)  # draws so far
         self.members = [_MemberCount(self.counts, p) for p in range(len(keys))]
 
@@ -92,9 +92,11 @@ def philox(keys: Tensor, counts: Tensor, n: int, kind: Kind, dtype: torch.dtype)
     members = len(keys)
     counters = -(-n // 4)
     if use_triton(keys) and n:
+        from finrl_pod.native import triton_philox
+
         out = torch.empty(members, n, dtype=dtype, device=keys.device)
         blocks = -(-counters // BLOCK)
-        launch(_kernels().philox, (members * blocks,), keys, counts, out, n, blocks, KIND=kind, BLOCK=BLOCK)
+        launch(triton_philox.philox, (members * blocks,), keys, counts, out, n, blocks, KIND=kind, BLOCK=BLOCK)
         return out
     index = torch.arange(counters, device=keys.device).expand(members, counters)
     count = counts.unsqueeze(1).expand_as(index)
@@ -127,14 +129,3 @@ def philox_rounds(
         low = (low + KEY_STEPS[0]) & WORD
         high = (high + KEY_STEPS[1]) & WORD
     return a, b, c, d
-
-
-def _to_signed(word: int) -> int:
-    """The int64 with the same 64 bits."""
-    return word - (1 << 64) if word >= 1 << 63 else word
-
-
-def _kernels() -> ModuleType:
-    from finrl_pod.native import triton_philox
-
-    return triton_philox

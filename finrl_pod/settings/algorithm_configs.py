@@ -102,7 +102,6 @@ class OnPolicyConfig(TrainedAgentConfig):
     h_steps: int = setting(8, "steps per H-term trajectory", at_least(1))
     h_trajectories: int = setting(32, "H-term trajectories per rollout and per gradient step", at_least(1))
     h_buffer: int = setting(512, "best trajectories kept for the H-term", at_least(1))
-    diversity: float = setting(0.0, "weight of the KL diversity bonus between neighbouring pods; 0: off", at_least(0))
     activation: Literal["tanh", "relu"] = setting("tanh", "activation of MLP hidden layers")
     orthogonal_init: bool = setting(True, "orthogonal initial weights of MLPs; else uniform")
     log_std_init: float = setting(

@@ -178,7 +178,7 @@ def _check_class(name: str, custom_class: object) -> None:
     """Raises ConfigError for an object that is no algorithm."""
     if not (isinstance(custom_class, type) and hasattr(custom_class, "iterate") and hasattr(custom_class, "Config")):
         raise ConfigError(
-            f"the algorithm {unpinned(name)} must be a class derived from finrl_pod.rl.algorithms.loss_algorithm."
+            f"the algorithm {unpinned(name)} must be a class derived from finrl_pod.rl.algorithms.a2c."
             f"LossAlgorithm, as finrl-pod new algorithm writes it, got {custom_class!r}"
         )
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from finrl_pod.files import to_plain
 from finrl_pod.protocols import VecEnv
 from finrl_pod.rl.algorithms.base import Metrics
-from finrl_pod.rl.algorithms.validation import is_solved
+from finrl_pod.rl.algorithms.factory import is_solved
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig, TrainedAgentConfig
 from finrl_pod.settings.run import RunConfig

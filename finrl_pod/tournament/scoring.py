@@ -16,8 +16,8 @@ from finrl_pod.evaluate.backtest import Ledger
 from finrl_pod.evaluate.metrics import excess_returns
 from finrl_pod.protocols import VecEnv
 from finrl_pod.random import key
-from finrl_pod.rl.acting.member_accounts import metrics_of, run_members
-from finrl_pod.rl.experience.rollout import episode_returns
+from finrl_pod.rl.acting import metrics_of, run_members
+from finrl_pod.rl.experience import episode_returns
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import Floats, MarketTensor, Tensor

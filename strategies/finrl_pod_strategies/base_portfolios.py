@@ -18,7 +18,7 @@ from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.evaluate.backtest import lookback_of, target_weights_of, window_at
 from finrl_pod.market.execution import weights_error
 from finrl_pod.market.mandate import active_mandate, equal_base
-from finrl_pod.native.threads import one_thread
+from finrl_pod.native.device import one_thread
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import Bools, Floats, MarketTensor, Panel, Positions, Times, Window

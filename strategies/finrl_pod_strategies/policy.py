@@ -22,9 +22,9 @@ from finrl_pod.market.account_extras import AccountTracker
 from finrl_pod.market.actions import choices_as_weights
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
-from finrl_pod.rl.acting.actor import Actor, DecisionInputs, choices, target_weights, tilt_scores
+from finrl_pod.rl.acting import Actor, DecisionInputs, choices, target_weights, tilt_scores
 from finrl_pod.rl.algorithms.factory import make_actor
-from finrl_pod.rl.networks.observation_adapter import OBSERVATION_BOUND, action_scale
+from finrl_pod.rl.networks.inputs import OBSERVATION_BOUND, action_scale
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import AgentSnapshot, Floats, Normaliser, Positions, Tensor, Window

@@ -14,7 +14,7 @@ from finrl_pod_envs.custom import template
 from finrl_pod_envs.custom.loader import load_env
 
 from finrl_pod.random import key
-from finrl_pod.rl.experience.rollout import episode_returns
+from finrl_pod.rl.experience import episode_returns
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import load

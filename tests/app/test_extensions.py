@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from finrl_pod_envs.custom.base_env import BaseVecEnv, Transition
 
-from finrl_pod.rl.algorithms.loss_algorithm import LossAlgorithm
+from finrl_pod.rl.algorithms.a2c import LossAlgorithm
 
 def back(panel):
     out = np.zeros_like(panel.close)
@@ -106,7 +106,7 @@ import numpy as np
 import torch
 from finrl_pod_envs.custom.base_env import BaseVecEnv, Transition
 
-from finrl_pod.rl.algorithms.loss_algorithm import LossAlgorithm
+from finrl_pod.rl.algorithms.a2c import LossAlgorithm
 from finrl_pod.rl.networks.policies import BasePolicy
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig
 

@@ -81,7 +81,7 @@ ALGORITHM = """
 from dataclasses import dataclass
 from typing import ClassVar
 
-from finrl_pod.rl.algorithms.loss_algorithm import LossAlgorithm
+from finrl_pod.rl.algorithms.a2c import LossAlgorithm
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig
 
 

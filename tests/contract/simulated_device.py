@@ -24,7 +24,7 @@ from tests.rl.all_algorithms import NAMES, small_learner, training_state
 from tests.simulated_device import NAME, DeviceTensor, simulated_device
 
 MEMBERS = (0, 1)
-REGULARISERS: dict[str, Any] = {"h_term": 0.3, "h_steps": 3, "h_trajectories": 4, "h_buffer": 8, "diversity": 0.1}
+REGULARISERS: dict[str, Any] = {"h_term": 0.3, "h_steps": 3, "h_trajectories": 4, "h_buffer": 8}
 
 
 LOOKBACK: dict[str, Any] = {"lookback": 5, "encoder_size": 4, "weight_decay": 0.1}

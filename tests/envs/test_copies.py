@@ -39,7 +39,7 @@ import os
 import gymnasium, torch
 torch.set_num_threads(2)
 torch.randn(10**6).exp().sum()  # starts them
-from finrl_pod.native.threads import use_threads
+from finrl_pod.native.device import use_threads
 from finrl_pod_envs.gym import GymMarketEnv
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market

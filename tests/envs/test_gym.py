@@ -16,7 +16,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
 from finrl_pod.errors import InputError
-from finrl_pod.rl.networks.observation_adapter import SCORE_SCALE
+from finrl_pod.rl.networks.inputs import SCORE_SCALE
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 

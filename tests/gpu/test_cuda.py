@@ -11,8 +11,8 @@ from finrl_pod_envs.trading_envs import PortfolioEnv, StockTradingEnv, make_env
 from torch.utils._pytree import tree_map
 
 from finrl_pod.data.tensor import to_device
-from finrl_pod.rl.acting.member_accounts import metrics_of, run_members
-from finrl_pod.rl.experience.rollout import RolloutCollector
+from finrl_pod.rl.acting import metrics_of, run_members
+from finrl_pod.rl.experience import RolloutCollector
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.pipeline import Pipeline
 from finrl_pod.settings.algorithm_configs import SACConfig

@@ -187,14 +187,13 @@ FRICTIONS = EnvironmentConfig(
 @pytest.mark.parametrize(
     ("agent", "rules"),
     [
-        (PPOConfig(horizon=16, minibatches=2, epochs=1, diversity=0.5), EnvironmentConfig(envs=32, group=4, window=40)),
         (PPOConfig(horizon=16, minibatches=2, epochs=1, h_term=0.1), EnvironmentConfig(envs=32, group=4, window=40)),
         (PPOConfig(horizon=16, minibatches=2, epochs=1), FRICTIONS),
         (AnalyticConfig(horizon=8), FRICTIONS),
     ],
-    ids=["diversity", "h-term", "frictions", "gradients of frictions"],
+    ids=["h-term", "frictions", "gradients of frictions"],
 )
-def test_regularisers_and_frictions_do_not_wait_for_the_device(agent: AgentConfig, rules: EnvironmentConfig) -> None:
+def test_the_h_term_and_frictions_do_not_wait_for_the_device(agent: AgentConfig, rules: EnvironmentConfig) -> None:
     with as_on_device():
         market = random_market(0, bars=80, assets=5, gaps=0.1, volumes=True)
         learner = Learner(PortfolioEnv(market, rules, members=(0, 1), mandate=MandateConfig()), agent)

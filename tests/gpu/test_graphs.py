@@ -148,7 +148,6 @@ def test_what_a_graph_cannot_repeat_stays_eager(kind: type[PPO], reason: str, ca
     ("agent", "reason"),
     [
         (SACConfig(policy="mlp", hidden=(8,)), "SAC decides on the host"),
-        (PPOConfig(policy="mlp", minibatches=2, diversity=0.1, **SMALL), "diversity"),  # type: ignore[arg-type]
     ],
 )
 def test_algorithms_that_decide_on_the_host_are_named(agent: AgentConfig, reason: str) -> None:

@@ -16,7 +16,7 @@ from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.paper_backtest import backtest_paper
 from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.market.orders import SizingRules
-from finrl_pod.native.threads import one_thread, restored_threads
+from finrl_pod.native.device import one_thread, restored_threads
 from tests.data.panels import panel
 from tests.evaluate.audit.pipelines import environment
 

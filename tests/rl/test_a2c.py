@@ -8,7 +8,7 @@ from torch.distributions import Normal
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.a2c import A2C
-from finrl_pod.rl.experience.rollout import RolloutCollector
+from finrl_pod.rl.experience import RolloutCollector
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import A2CConfig
 from tests.markets import random_market

@@ -8,8 +8,8 @@ import pytest
 import torch
 from finrl_pod_envs.trading_envs import make_env
 
-from finrl_pod.rl.networks.encoder import split_extras
-from finrl_pod.rl.networks.observation_adapter import ModelInput
+from finrl_pod.rl.networks.inputs import ModelInput
+from finrl_pod.rl.networks.layers import split_extras
 from finrl_pod.rl.networks.off_policy_networks import EquivariantCritic, EquivariantQ, make_actor_network
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy
 from finrl_pod.rl.training.learner import Learner

@@ -11,7 +11,7 @@ from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.evaluate.backtest import simulate
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.rl.acting.actor import DecisionInputs, target_weights
+from finrl_pod.rl.acting import DecisionInputs, target_weights
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from finrl_pod.native.prebuild import find_compiler
-from finrl_pod.rl.algorithms.actor_critic import ActorCritic
-from finrl_pod.rl.algorithms.ddpg import TD3
+from finrl_pod.rl.algorithms.actor_critic import TD3, ActorCritic
 from finrl_pod.rl.algorithms.factory import make_algorithm
-from finrl_pod.rl.networks.observation_adapter import ObservationAdapter, make_adapter, spec_of
+from finrl_pod.rl.networks.inputs import ObservationAdapter, make_adapter, spec_of
 from finrl_pod.settings.algorithm_configs import DDPGConfig, OffPolicyConfig, REDQConfig, SACConfig, TD3Config
 from tests.markets import random_market
 from tests.rl.all_algorithms import small_learner

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.rl.experience.rollout import gae
+from finrl_pod.rl.experience import gae
 from tests.rl.reference_gae import Trajectory, reference_gae
 
 H, P, E = 9, 2, 4

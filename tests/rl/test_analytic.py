@@ -11,7 +11,7 @@ from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.algorithms.analytic import Analytic
+from finrl_pod.rl.algorithms.differentiable import Analytic
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AnalyticConfig
 from finrl_pod.settings.run import EnvironmentConfig

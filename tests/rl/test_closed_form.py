@@ -13,7 +13,7 @@ from finrl_pod_envs.trading_envs import make_env
 from scipy.optimize import minimize
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.acting.closed_form import SCORE_SCALE, TiltReturns, scaled, solve, solved_weights, tilt_returns
+from finrl_pod.rl.algorithms.closed_form import SCORE_SCALE, TiltReturns, scaled, solve, solved_weights, tilt_returns
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS

@@ -10,7 +10,7 @@ import torch
 
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.algorithms.ppo import PPO
-from finrl_pod.rl.experience.rollout import RolloutCollector
+from finrl_pod.rl.experience import RolloutCollector
 from finrl_pod.rl.networks.distributions import GAUSSIAN
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
@@ -166,9 +166,9 @@ def test_invalid_settings_are_rejected() -> None:
 
 @BOTH_ALGORITHMS
 def test_h_term_with_discrete_actions(name: str) -> None:
-    """A discrete action counts as one sampled number; also with the diversity bonus."""
+    """A discrete action counts as one sampled number."""
     env = small_env((0, 1), kind="discrete")
-    settings = {**H_TERM, "policy": "mlp", "diversity": 0.5, "learning_rate_schedule": "constant"}
+    settings = {**H_TERM, "policy": "mlp", "learning_rate_schedule": "constant"}
     learner = Learner(env, small_config(name, **settings), seed=1, dtype=torch.float64)
     learner.learn(6 * learner.iteration_samples)
     assert learner.alive == [True, True]

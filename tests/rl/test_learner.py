@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.rl.experience.rollout import Rollout, RolloutCollector
+from finrl_pod.rl.experience import Rollout, RolloutCollector
 from finrl_pod.rl.training.learner import Learner, Metrics
 from finrl_pod.types import Observation
 from tests.markets import random_market

@@ -9,7 +9,7 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.factory import make_actor
-from finrl_pod.rl.networks.lookback import FeatureTable, LookbackEncoder, PastRows, distinct
+from finrl_pod.rl.networks.inputs import FeatureTable, LookbackEncoder, PastRows, distinct
 from finrl_pod.rl.networks.policies import PolicySpec
 from tests.rl.all_algorithms import small_learner, training_state
 
@@ -130,7 +130,7 @@ def test_a_bar_is_encoded_once_however_many_accounts_decide_on_it() -> None:
 def test_long_tables_are_encoded_in_pieces_where_no_gradient_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, table, tradable = encoder_of(), draw(T, N, F), mask()
     whole = codes(encoder, table, tradable, ALL_DAYS)
-    monkeypatch.setattr("finrl_pod.rl.networks.lookback.CHUNK_NUMBERS", 3 * P * L * N * (F + 1))
+    monkeypatch.setattr("finrl_pod.rl.networks.inputs.CHUNK_NUMBERS", 3 * P * L * N * (F + 1))
     with torch.no_grad():
         torch.testing.assert_close(codes(encoder, table, tradable, ALL_DAYS), whole)
 

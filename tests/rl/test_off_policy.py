@@ -10,12 +10,11 @@ import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 from finrl_pod.random import MemberGenerators, generators
-from finrl_pod.rl.algorithms import sac
+from finrl_pod.rl.algorithms.actor_critic import LOG_STD_BOUNDS, squashed
 from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.algorithms.off_policy import Batch
-from finrl_pod.rl.algorithms.sac import LOG_STD_BOUNDS, squashed
+from finrl_pod.rl.networks.inputs import ModelInput
 from finrl_pod.rl.networks.layers import mlp, mlp_init
-from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.rl.networks.off_policy_networks import combine_values, draw_subsets, dueling_values
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from tests.rl.all_algorithms import small_learner
@@ -307,7 +306,7 @@ def test_sac_updates_match_plain_torch() -> None:
 
 def test_temperature_moves_entropy_towards_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
     for target_entropy, decreases in ((-50.0, True), (50.0, False)):
-        monkeypatch.setattr(sac, "TARGET_ENTROPY", target_entropy)
+        monkeypatch.setattr("finrl_pod.rl.algorithms.actor_critic.TARGET_ENTROPY", target_entropy)
         algorithm = make("sac")
         algorithm._update(batch(), draw(1, 2, B, 1, D), 1.0)
         assert bool(algorithm.temperature[0] < 1) is decreases

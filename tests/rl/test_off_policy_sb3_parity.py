@@ -11,8 +11,8 @@ import pytest
 import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
+from finrl_pod.rl.algorithms.actor_critic import SAC
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
-from finrl_pod.rl.algorithms.sac import SAC
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import DDPGConfig, DQNConfig, OffPolicyConfig, SACConfig, TD3Config
 from finrl_pod.types import Tensor

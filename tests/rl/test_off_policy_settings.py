@@ -10,7 +10,7 @@ from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.actions import scores_to_weights
-from finrl_pod.rl.networks.observation_adapter import SCORE_SCALE, MarketAdapter, ModelInput, spec_of
+from finrl_pod.rl.networks.inputs import SCORE_SCALE, MarketAdapter, ModelInput, spec_of
 from finrl_pod.rl.networks.off_policy_networks import EquivariantActor, EquivariantCritic, EquivariantQ
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.learner import Learner

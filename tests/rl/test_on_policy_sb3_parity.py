@@ -11,7 +11,7 @@ import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
 from finrl_pod.rl.algorithms.ppo import PPO, flatten
-from finrl_pod.rl.experience.rollout import to_items
+from finrl_pod.rl.experience import to_items
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig
 

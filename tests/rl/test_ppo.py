@@ -11,7 +11,7 @@ from torch.distributions import Normal, kl_divergence
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.ppo import MEMBER_SETTINGS, PPO
-from finrl_pod.rl.experience.rollout import Rollout, RolloutCollector
+from finrl_pod.rl.experience import Rollout, RolloutCollector
 from finrl_pod.rl.training.learner import Learner
 from tests.markets import random_market
 from tests.rl.reference_gae import Trajectory, reference_gae

@@ -10,8 +10,8 @@ import torch
 from finrl_pod import memory
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.memory import available_bytes
-from finrl_pod.rl.experience import replay as replay_module
-from finrl_pod.rl.experience.replay import Replay
+from finrl_pod.rl import experience as replay_module
+from finrl_pod.rl.experience import Replay
 from tests.rl.all_algorithms import small_learner
 
 FIELDS = {"x": ((2,), torch.float32), "bar": ((), torch.int64)}

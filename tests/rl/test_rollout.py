@@ -6,7 +6,7 @@ import pytest
 import torch
 from finrl_pod_envs.market_env import MarketEnv
 
-from finrl_pod.rl.experience.rollout import Rollout, RolloutCollector
+from finrl_pod.rl.experience import Rollout, RolloutCollector
 from finrl_pod.rl.networks.distributions import GAUSSIAN
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.types import EnvStep, Observation

@@ -11,8 +11,8 @@ from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.algorithms import analytic
-from finrl_pod.rl.algorithms.shac import SHAC
+from finrl_pod.rl.algorithms import differentiable
+from finrl_pod.rl.algorithms.differentiable import SHAC
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import SHACConfig
 from finrl_pod.settings.run import EnvironmentConfig
@@ -44,7 +44,7 @@ def small_learner(policy: str) -> tuple[Learner, SHAC]:
     return learner, algorithm
 
 
-def objective(policy: str, shift: tuple[str, int, float] | None = None) -> tuple[float, analytic.Trajectory]:
+def objective(policy: str, shift: tuple[str, int, float] | None = None) -> tuple[float, differentiable.Trajectory]:
     """Objective of a new learner's first trajectory. shift: weight (name, index) and its change."""
     learner, algorithm = small_learner(policy)
     if shift is not None:
@@ -76,7 +76,7 @@ def initial_rewards(policy: str) -> torch.Tensor:
         return algorithm._collect(learner.collector).reward.detach()
 
 
-def target_critic_value(algorithm: SHAC, trajectory: analytic.Trajectory, h: int, g: int, a: int) -> float:
+def target_critic_value(algorithm: SHAC, trajectory: differentiable.Trajectory, h: int, g: int, a: int) -> float:
     """Target critic's value of the state after step h of an account."""
     views = algorithm.train_state.targets["critic"].views
     bar = trajectory.bar[h, 0, g].view(1, 1) + 1

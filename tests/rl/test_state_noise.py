@@ -14,9 +14,8 @@ from finrl_pod_envs.trading_envs import make_env
 from finrl_pod.errors import ConfigError
 from finrl_pod.random import MemberGenerators, generator, generators
 from finrl_pod.rl.algorithms.ppo import PPO
-from finrl_pod.rl.networks.distributions import GAUSSIAN
+from finrl_pod.rl.networks.distributions import GAUSSIAN, StateNoise, StateNoisePolicy
 from finrl_pod.rl.networks.policies import PolicyInit, PolicySpec
-from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
 from finrl_pod.rl.optimisation.optimiser import Parameters
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig
@@ -170,7 +169,6 @@ def test_linear_clip_range_schedule() -> None:
         ({"use_sde": True}, "agent.use_sde needs agent.policy = \"mlp\", got 'equivariant'"),
         ({"activation": "relu"}, "agent.activation needs agent.policy"),
         ({"orthogonal_init": False}, "agent.orthogonal_init needs agent.policy"),
-        ({"policy": "mlp", "use_sde": True, "diversity": 0.1}, "agent.diversity and agent.use_sde cannot be combined"),
         ({"policy": "mlp", "use_sde": True, "sde_sample_freq": -1}, "agent.sde_sample_freq"),
         ({"optimiser_epsilon": 0.0}, "agent.optimiser_epsilon"),
         ({"log_std_init": math.nan}, "agent.log_std_init"),

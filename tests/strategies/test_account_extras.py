@@ -17,7 +17,7 @@ from finrl_pod.evaluate.backtest import backtest, window_at
 from finrl_pod.market.account_extras import account_extras
 from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
-from finrl_pod.rl.acting.member_accounts import run_members
+from finrl_pod.rl.acting import run_members
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import AgentSnapshot, MarketTensor, Panel, Positions

@@ -17,9 +17,8 @@ from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.backtest import Ledger, backtest, simulate, window_at
 from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
-from finrl_pod.rl.acting.actor import MeanActor
-from finrl_pod.rl.acting.member_accounts import run_members
-from finrl_pod.rl.networks.lookback import make_lookback_encoder
+from finrl_pod.rl.acting import MeanActor, run_members
+from finrl_pod.rl.networks.inputs import make_lookback_encoder
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import AgentSnapshot, MarketTensor, Panel, Positions

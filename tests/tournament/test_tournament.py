@@ -16,7 +16,7 @@ import torch
 
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.evaluate.metrics import METRIC_NAMES
-from finrl_pod.rl.acting.member_accounts import metrics_of, run_members
+from finrl_pod.rl.acting import metrics_of, run_members
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.settings.run import TournamentConfig, validate_tournament
 from finrl_pod.tournament.progress import Progress
@@ -211,7 +211,7 @@ def stop_after(run: Tournament, generations: int) -> None:
 
 def test_nan_weights_have_nan_scores() -> None:
     """A member may also overflow on validation days only, after training with finite losses."""
-    from finrl_pod.rl.acting.actor import MeanActor
+    from finrl_pod.rl.acting import MeanActor
     from finrl_pod.rl.networks.policies import PolicySpec, make_policy
 
     market, rules = small_market(), small_config().environment

@@ -15,8 +15,8 @@ import pandas as pd
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.display import table_html
-from finrl_pod.native.threads import restored_threads
-from finrl_pod.rl.algorithms.validation import is_solved
+from finrl_pod.native.device import restored_threads
+from finrl_pod.rl.algorithms.factory import is_solved
 from finrl_pod.rl.training.learner import Callback, Learner
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
 from finrl_pod.settings.run import MAX_SEED, MAX_THREADS

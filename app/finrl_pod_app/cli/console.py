@@ -163,7 +163,7 @@ def _without_end(cut: int) -> str:
     """Clause on episodes that were cut off, empty if there are none."""
     if not cut:
         return ""
-    from finrl_pod.rl.experience.rollout import MAX_STEPS
+    from finrl_pod.rl.experience import MAX_STEPS
 
     return f", of which {cut} did not end within {MAX_STEPS:,} steps and count until there"
 

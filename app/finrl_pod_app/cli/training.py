@@ -209,7 +209,7 @@ def train(
     if market is not None:
         import torch
 
-        from finrl_pod.native.threads import restored_threads
+        from finrl_pod.native.device import restored_threads
         from finrl_pod_app.cli import console
         from finrl_pod_app.multi_agent.training import MarketTraining, train_market
 

@@ -14,7 +14,7 @@ from finrl_pod_envs.gymnasium_pool.env import Episode
 from finrl_pod.errors import Interrupted
 from finrl_pod.files import to_plain
 from finrl_pod.random import key
-from finrl_pod.rl.experience.rollout import EpisodeReturns, episode_returns
+from finrl_pod.rl.experience import EpisodeReturns, episode_returns
 from finrl_pod.types import Tensor
 from finrl_pod_app.environment_training.config import TrainingConfig, open_env
 from finrl_pod_app.setup.output_folder import JsonRecord

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from finrl_pod.errors import InputError, RunError, SetupError
 from finrl_pod.files import other_folder
 from finrl_pod.random import key
-from finrl_pod.rl.acting.actor import Actor
+from finrl_pod.rl.acting import Actor
 from finrl_pod.rl.algorithms.factory import make_actor
-from finrl_pod.rl.experience.rollout import MAX_STEPS
-from finrl_pod.rl.networks.observation_adapter import spec_of
+from finrl_pod.rl.experience import MAX_STEPS
+from finrl_pod.rl.networks.inputs import spec_of
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.optimisation.normalisation import MEAN, VARIANCE
 from finrl_pod.tournament.snapshots import load_tensors

@@ -15,7 +15,7 @@ import torch
 from finrl_pod_envs.gymnasium_pool.env import Episode
 
 from finrl_pod.errors import ConfigError, Interrupted, RunError
-from finrl_pod.native.threads import restored_threads
+from finrl_pod.native.device import restored_threads
 from finrl_pod.protocols import ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner

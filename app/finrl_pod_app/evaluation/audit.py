@@ -41,7 +41,7 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import release_freed_memory, release_mapped_pages
 from finrl_pod.promotion.gate import REFERENCE
 from finrl_pod.protocols import Strategy
-from finrl_pod.rl.acting.member_accounts import metrics_of
+from finrl_pod.rl.acting import metrics_of
 from finrl_pod.settings.run import DataConfig, EnvironmentConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers, champion_of, sharpe_ratios

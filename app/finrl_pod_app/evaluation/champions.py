@@ -26,7 +26,7 @@ from finrl_pod.promotion.gate import REFERENCE
 from finrl_pod.promotion.trial_log import TrialLog
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.protocols import Strategy
-from finrl_pod.rl.acting.member_accounts import run_members
+from finrl_pod.rl.acting import run_members
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers

@@ -23,9 +23,8 @@ from finrl_pod.evaluate.metrics import annual_turnover, bars_per_year, excess_re
 from finrl_pod.evaluate.significance import alpha_series
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.promotion.gate import CHAMPION
-from finrl_pod.rl.acting.actor import MeanActor
-from finrl_pod.rl.acting.closed_form import scaled
-from finrl_pod.rl.acting.member_accounts import run_members
+from finrl_pod.rl.acting import MeanActor, run_members
+from finrl_pod.rl.algorithms.closed_form import scaled
 from finrl_pod.rl.networks.policies import LINEAR, PolicySpec
 from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.tournament.selection import START_SIGNIFICANCE, ChampionMembers, compared_with_start, ensemble_of

@@ -15,8 +15,8 @@ from finrl_pod.data.splits import REWARD_LAG, Splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.errors import ConfigError
 from finrl_pod.memory import release_mapped_pages
-from finrl_pod.rl.acting.closed_form import solved_weights
-from finrl_pod.rl.algorithms.validation import validate as validate_agent
+from finrl_pod.rl.algorithms.closed_form import solved_weights
+from finrl_pod.rl.algorithms.factory import validate as validate_agent
 from finrl_pod.rl.networks.policies import BUILT_IN_POLICIES, LINEAR, PolicySpec, make_policy
 from finrl_pod.settings.algorithm_configs import AgentConfig, ClosedFormConfig, TrainedAgentConfig
 from finrl_pod.settings.algorithm_registry import algorithm_info

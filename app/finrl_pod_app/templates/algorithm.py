@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from finrl_pod.rl.algorithms.loss_algorithm import Batch, LossAlgorithm
+from finrl_pod.rl.algorithms.a2c import Batch, LossAlgorithm
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig
 
 

@@ -18,11 +18,11 @@ from finrl_pod_envs.custom.loader import load_env, source_sha256
 
 from finrl_pod.errors import ConfigError, Interrupted
 from finrl_pod.files import to_plain, write_json
-from finrl_pod.native.threads import restored_threads
+from finrl_pod.native.device import restored_threads
 from finrl_pod.protocols import VecEnv
 from finrl_pod.random import key
-from finrl_pod.rl.algorithms.validation import validate as validate_agent
-from finrl_pod.rl.experience.rollout import episode_returns
+from finrl_pod.rl.algorithms.factory import validate as validate_agent
+from finrl_pod.rl.experience import episode_returns
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig, TournamentConfig, validate_tournament

@@ -18,10 +18,10 @@ from finrl_pod_envs.trading_envs import make_env
 from finrl_pod.data.splits import REWARD_LAG, Splits
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.evaluate.significance import regression_slope
-from finrl_pod.native.threads import one_thread
+from finrl_pod.native.device import one_thread
 from finrl_pod.random import key
-from finrl_pod.rl.acting.closed_form import TiltReturns, scaled, solve, tilt_returns
-from finrl_pod.rl.algorithms.validation import is_solved
+from finrl_pod.rl.algorithms.closed_form import TiltReturns, scaled, solve, tilt_returns
+from finrl_pod.rl.algorithms.factory import is_solved
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig, TrainedAgentConfig
 from finrl_pod.settings.run import RunConfig

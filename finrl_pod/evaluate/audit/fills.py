@@ -15,7 +15,7 @@ from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, random_actions
 from finrl_pod.evaluate.backtest import simulate
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.native.threads import one_thread
+from finrl_pod.native.device import one_thread
 from finrl_pod.protocols import VecEnv
 from finrl_pod.types import Bools, EnvStep, Floats, MarketTensor, Observation, Panel, Tensor
 

@@ -24,7 +24,7 @@ from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import RecordingStrategy
 from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.memory import release_mapped_pages
-from finrl_pod.native.threads import one_thread
+from finrl_pod.native.device import one_thread
 from finrl_pod.protocols import Strategy, VecEnv
 from finrl_pod.types import Bools, Floats, MarketTensor, Observation, Panel, Tensor
 

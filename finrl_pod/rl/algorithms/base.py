@@ -11,10 +11,10 @@ import torch
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.native.philox import random_source
 from finrl_pod.random import RandomSource, RandomState
-from finrl_pod.rl.acting.actor import Actor, MeanActor
-from finrl_pod.rl.experience.rollout import RolloutCollector
+from finrl_pod.rl.acting import Actor, MeanActor
+from finrl_pod.rl.experience import RolloutCollector
 from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.rl.optimisation.train_state import RateFactor, TrainState
+from finrl_pod.rl.optimisation.optimiser import RateFactor, TrainState
 from finrl_pod.settings.algorithm_configs import AgentConfig, TrainedAgentConfig
 from finrl_pod.settings.constraints import check_setting
 from finrl_pod.types import Tensor

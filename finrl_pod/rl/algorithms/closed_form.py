@@ -1,21 +1,135 @@
-"""Agents with a linear policy that is solved instead of trained (`rl.acting.closed_form`): the same for every seed."""
+"""Weights of a linear policy from a closed form instead of training, and agents with them: the same for every seed.
+
+A linear policy under a mandate is nearly a portfolio of its features: the account that tilts by a weighted sum of
+features earns about the weighted sum of what the accounts earn that tilt by one feature each. So the weights follow
+from a mean-variance problem of F accounts (Brandt, Santa-Clara and Valkanov 2009, "Parametric portfolio policies"):
+
+    min over x:  1/2 x'(C + I) x - m'x + k'|x|,        weights w_i = x_i / s_i
+
+alpha_i = gross active return of account i less its beta times the base; s_i its standard deviation; C the correlations
+of the alphas; m_i = mean(alpha_i) / s_i; k_i = mean cost of the tilt / s_i. The identity shrinks the weights; the L1
+term removes features that do not earn what their trades cost. Only the direction of w is used: scores over tradable
+training entries get the standard deviation `SCORE_SCALE`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
+import numpy as np
 import torch
 
+from finrl_pod.evaluate.metrics import simple_returns
+from finrl_pod.evaluate.significance import regression_slope
 from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.random import generators
+from finrl_pod.rl.acting import MeanActor, run_members
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics, Population
-from finrl_pod.rl.experience.rollout import RolloutCollector
-from finrl_pod.rl.networks.policies import PolicySpec, make_policy, with_start
-from finrl_pod.rl.optimisation.optimiser import CRITIC_PREFIXES, Parameters
-from finrl_pod.rl.optimisation.train_state import RateFactor
+from finrl_pod.rl.experience import RolloutCollector
+from finrl_pod.rl.networks.policies import LINEAR, PolicySpec, make_policy, with_start
+from finrl_pod.rl.optimisation.optimiser import CRITIC_PREFIXES, Parameters, RateFactor
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
-from finrl_pod.types import Observation, Tensor
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
+from finrl_pod.types import Bools, Floats, MarketTensor, Observation, Tensor
+
+TILT_SCORE = 0.2  # score of an account for one standard deviation of its feature
+SCORE_SCALE = 0.7  # standard deviation of the scores of the solved policy
+RIDGE = 1.0  # weight of the identity beside the correlations
+SWEEPS = 300  # of coordinate descent; 10 features converge within 50
+MIN_RELATIVE_RISK = 1e-6  # of the alpha of a feature, relative to the riskiest; below it the feature tilts nothing
+
+
+@dataclass(frozen=True, eq=False)
+class TiltReturns:
+    """Simple returns by bar of the accounts that tilt by one feature each.
+
+    base: [T], of the account with all scores zero, without costs. gross, net: [F, T], active returns over that account,
+    without and with costs.
+    """
+
+    base: Floats
+    gross: Floats
+    net: Floats
+
+    def at(self, bars: Bools) -> TiltReturns:
+        """The returns of some bars. bars: [T] bool."""
+        return TiltReturns(self.base[bars], self.gross[:, bars], self.net[:, bars])
+
+
+def tilt_returns(
+    market: MarketTensor, environment: EnvironmentConfig, mandate: MandateConfig, first: int, last: int
+) -> TiltReturns:
+    """Trade F + 1 accounts through a mandate from bar first to last, once with costs and once without.
+
+    Account 0 has scores of zero, account i scores of `TILT_SCORE` times feature i. T = last - first.
+    """
+    _, assets, features = market.shape
+    spec = PolicySpec("linear", assets, features, assets, (), action="tilt")
+    weights = torch.cat([torch.zeros(1, features), TILT_SCORE * torch.eye(features)]).to(market.features)
+    free = dataclasses.replace(
+        environment,
+        cost_bps=0.0,
+        half_spread="constant",
+        half_spread_bps=0.0,
+        per_share=0.0,
+        per_share_minimum=0.0,
+        cost_model="",
+        impact=0.0,
+    )
+    ledgers = (
+        run_members(MeanActor(spec), {LINEAR: weights}, market, rules, first, last, mandate)
+        for rules in (environment, free)
+    )
+    net_returns, gross_returns = (simple_returns(ledger.equity.cpu().numpy()).T for ledger in ledgers)  # [1 + F, T]
+    return TiltReturns(gross_returns[0], gross_returns[1:] - gross_returns[0], net_returns[1:] - net_returns[0])
+
+
+def solve(returns: TiltReturns, ridge: float = RIDGE) -> Floats:
+    """Weights [F] of the features, up to a positive factor; 0 for features that do not tilt or do not pay.
+
+    Coordinate descent on the problem in the head of this file. ridge: factor of the identity.
+    """
+    beta = regression_slope(returns.gross.T, returns.base)
+    alpha = returns.gross - beta[:, None] * returns.base
+    covariance = np.atleast_2d(np.cov(alpha))
+    risk = np.sqrt(np.diag(covariance))
+    tilts = risk > MIN_RELATIVE_RISK * risk.max(initial=0.0)
+    weights = np.zeros(len(risk))
+    if not tilts.any():
+        return weights
+    risk = risk[tilts]
+    mean = alpha[tilts].mean(1) / risk
+    cost = np.maximum((returns.gross - returns.net)[tilts].mean(1), 0.0) / risk
+    curvature = covariance[np.ix_(tilts, tilts)] / np.outer(risk, risk) + ridge * np.eye(len(risk))
+    x = np.zeros(len(risk))
+    for _ in range(SWEEPS):
+        for i in range(len(x)):
+            slope = mean[i] - curvature[i] @ x + curvature[i, i] * x[i]
+            x[i] = np.sign(slope) * max(abs(slope) - cost[i], 0.0) / curvature[i, i]
+    weights[tilts] = x / risk
+    return weights
+
+
+def scaled(weights: Floats, market: MarketTensor, first: int, last: int) -> Tensor:
+    """Weights [F] in the dtype of the features whose scores have the standard deviation `SCORE_SCALE`.
+
+    Over the tradable entries of the bars first to last. Weights that score all entries alike become 0.
+    """
+    rows = slice(first, last + 1)
+    scores = (market.features[rows].double() @ torch.from_numpy(weights).to(market.close.device))[market.tradable[rows]]
+    spread = float(scores.std()) if len(scores) > 1 else 0.0
+    unit = weights * (SCORE_SCALE / spread) if spread > 0 else np.zeros_like(weights)
+    return torch.from_numpy(unit).to(market.features)
+
+
+def solved_weights(
+    market: MarketTensor, environment: EnvironmentConfig, mandate: MandateConfig, first: int, last: int
+) -> Tensor:
+    """Weights [F] of the linear policy that is solved on the decision bars first to last."""
+    return scaled(solve(tilt_returns(market, environment, mandate, first, last + 1)), market, first, last)
 
 
 class ClosedForm(Algorithm):

@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
-from finrl_pod.rl.networks.observation_adapter import ModelInput
+from finrl_pod.rl.networks.inputs import ModelInput
 from finrl_pod.rl.networks.off_policy_networks import GreedyActor, make_q_network
 from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.rl.optimisation.train_state import RateFactor
+from finrl_pod.rl.optimisation.optimiser import RateFactor
 from finrl_pod.settings.algorithm_configs import DQNConfig
 from finrl_pod.types import Tensor
 

@@ -20,10 +20,9 @@ from finrl_pod.rl.algorithms.base import (
     TrainStateAlgorithm,
     scale_of_rewards,
 )
-from finrl_pod.rl.experience.replay import Replay
-from finrl_pod.rl.experience.rollout import RolloutCollector
-from finrl_pod.rl.networks.observation_adapter import ModelInput, ObservationAdapter
-from finrl_pod.rl.optimisation.train_state import RateFactor
+from finrl_pod.rl.experience import Replay, RolloutCollector
+from finrl_pod.rl.networks.inputs import ModelInput, ObservationAdapter
+from finrl_pod.rl.optimisation.optimiser import RateFactor
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.types import Tensor
 

@@ -25,18 +25,24 @@ from finrl_pod.rl.algorithms.base import (
     scale_of_rewards,
     spread_of_rewards,
 )
-from finrl_pod.rl.algorithms.regularisers import HTerm, Regularisers
-from finrl_pod.rl.experience.rollout import Rollout, RolloutCollector, as_pair, gae, to_items
+from finrl_pod.rl.algorithms.h_term import HTerm
+from finrl_pod.rl.experience import Rollout, RolloutCollector, as_pair, gae, to_items
 from finrl_pod.rl.fused.device_policy import DevicePolicy, make_device_policy
-from finrl_pod.rl.fused.policy_kernel import PolicyKernel, make_policy_kernel
-from finrl_pod.rl.networks.distributions import distribution_of, valid_scores
+from finrl_pod.rl.fused.kernels import PolicyKernel, make_policy_kernel
+from finrl_pod.rl.networks.distributions import StateNoise, StateNoisePolicy, distribution_of, valid_scores
+from finrl_pod.rl.networks.inputs import PolicyInputs
 from finrl_pod.rl.networks.layers import Params, select_items
-from finrl_pod.rl.networks.lookback import PolicyInputs
 from finrl_pod.rl.networks.policies import Policy, PolicyInit, PolicySpec, make_policy, with_start
-from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
 from finrl_pod.rl.optimisation.normalisation import RunningNormaliser
-from finrl_pod.rl.optimisation.optimiser import Adam, Optimiser, Parameters, RMSprop, WeightDecay, clip_by_member
-from finrl_pod.rl.optimisation.train_state import RateFactor
+from finrl_pod.rl.optimisation.optimiser import (
+    Adam,
+    Optimiser,
+    Parameters,
+    RateFactor,
+    RMSprop,
+    WeightDecay,
+    clip_by_member,
+)
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
 from finrl_pod.types import Tensor
 
@@ -47,7 +53,6 @@ ROLLOUT_SETTINGS = (
     "value_coefficient",
     "max_grad_norm",
     "h_term",
-    "diversity",
 )
 MEMBER_SETTINGS = (*ROLLOUT_SETTINGS, "clip_range", "target_kl")
 # On a CPU a minibatch is processed in chunks whose widest layer has this many numbers, so that activations stay in the
@@ -93,10 +98,9 @@ class PPO(TrainedAlgorithm):
         self.optimiser: Optimiser = optimiser(self.parameters.flat, config.optimiser_epsilon)
         self._decay = WeightDecay(self.parameters, config.weight_decay, is_anchored=self.start is not None)
         self.running = RunningNormaliser(self.settings["gamma"], spec.own, self.dtype) if config.normalise else None
-        regularisers = Regularisers(
-            config, self.settings, self.parameters, self._decide, self.valid_scores, spec, self._source
-        )
-        self.regularisers = regularisers if regularisers.h_term or regularisers.diverse else None
+        self.h_term: HTerm | None = None  # buffers of the H-term, None while it is off
+        if self.settings["h_term"].any():
+            self.h_term = HTerm(config, spec, self._source("h-term"), self.dtype, self.device)
         self._kernel = self._make_kernel()
         self.account_dtype = self._kernel.dtype if isinstance(self._kernel, DevicePolicy) else self.dtype
         self.alive = self._all_alive()
@@ -109,7 +113,7 @@ class PPO(TrainedAlgorithm):
         return {
             "an encoder": self.spec.encoder != "none",
             "gSDE": self.config.use_sde,
-            "the H-term or the diversity bonus": self.regularisers is not None,
+            "the H-term": self.h_term is not None,
             "RMSprop": not isinstance(self.optimiser, Adam),
             "ReLUs": self.spec.activation != "tanh",
             "discrete actions": self.spec.action == "discrete",
@@ -248,9 +252,10 @@ class PPO(TrainedAlgorithm):
             assert isinstance(self.optimiser, Adam)
             with self._decay.after_step(self.optimiser, rate):
                 return self._kernel.update(data, indices, self._step_settings, self.optimiser, active, self.alive)
-        bar, account, *decision, advantage, target = (select_items(x, indices) for x in data)
-        batch = [bar, account, *decision, _standardise(advantage), target]
-        return self._step(batch, rate, active, self.settings["target_kl"])
+        *inputs, advantage, target = (select_items(x, indices) for x in data)
+        spread = advantage.std(dim=(1, 2), keepdim=True)
+        advantage = (advantage - advantage.mean(dim=(1, 2), keepdim=True)) / (spread + ADVANTAGE_EPSILON)
+        return self._step([*inputs, advantage, target], rate, active, self.settings["target_kl"])
 
     def _step(self, batch: Sequence[Tensor], rate: Tensor, active: Tensor, target_kl: Tensor | None = None) -> Tensor:
         """A clipped gradient step of active members [P]; returns the diagnostics of `_loss` and the norm: [5, P].
@@ -258,8 +263,9 @@ class PPO(TrainedAlgorithm):
         batch: items [P, M, ...] of a rollout; rate: [P]; target_kl: [P], KL above which a member does not move.
         """
         gradient, metrics = self._gradient(batch)
-        if self.regularisers is not None:
-            gradient = gradient + self.regularisers.gradient(batch[0], batch[1], self.alive)
+        if self.h_term is not None:
+            energy = self.h_term.energy(self._log_probability, self.settings["gamma"], self.valid_scores)
+            gradient = gradient + self.parameters.gradient((self.settings["h_term"] * energy).sum(), partial=True)
         kl, _, policy_loss, value_loss = metrics
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is NaN or infinite stops here and keeps its parameters. Inactive members are not judged:
@@ -350,6 +356,10 @@ class PPO(TrainedAlgorithm):
         features, tradable = self.inputs.of_actor(views, bar)
         return self.policy.decide(views, features, account, tradable)
 
+    def _log_probability(self, bar: Tensor, account: Tensor, action: Tensor) -> Tensor:
+        mean, log_std = self._decide(self.parameters.views, bar, account)
+        return self.distribution.log_probability(action, mean, log_std, self.valid_scores(bar))
+
     def _value(self, views: Params, bar: Tensor, account: Tensor) -> Tensor:
         """Values [P, K, A] with the given weights, differentiable."""
         features, tradable = self.inputs.of_critic(views, bar)
@@ -394,11 +404,6 @@ class PPO(TrainedAlgorithm):
     def steps_per_iteration(self) -> int:
         return self.config.horizon
 
-    @property
-    def h_term(self) -> HTerm | None:
-        """Buffers of the H-term, None while it is off."""
-        return None if self.regularisers is None else self.regularisers.h_term
-
     def weights(self) -> dict[str, Tensor]:
         return {**self.parameters.detached(), **(self.running.weights() if self.running else {})}
 
@@ -436,13 +441,6 @@ def flatten(rollout: Rollout, advantage: Tensor, target: Tensor) -> tuple[Tensor
     log-probability, advantage and value target."""
     each = (rollout.bar, rollout.account, rollout.action, rollout.log_probability, advantage, target)
     return tuple(to_items(x) for x in each)
-
-
-def _standardise(advantage: Tensor) -> Tensor:
-    """Advantages [P, M, A] with zero mean and unit standard deviation for each member."""
-    mean = advantage.mean(dim=(1, 2), keepdim=True)
-    spread = advantage.std(dim=(1, 2), keepdim=True)
-    return (advantage - mean) / (spread + ADVANTAGE_EPSILON)
 
 
 def explained_variance(values: Tensor, target: Tensor) -> Tensor:

@@ -18,8 +18,7 @@ import torch
 
 from finrl_pod.rl.fused import device_operations as ops
 from finrl_pod.rl.networks.distributions import GAUSSIAN, valid_scores
-from finrl_pod.rl.networks.encoder import mean_over_assets, weighted_codes
-from finrl_pod.rl.networks.layers import affine, product, select_items
+from finrl_pod.rl.networks.layers import affine, mean_over_assets, product, select_items, weighted_codes
 from finrl_pod.rl.networks.policies import EquivariantPolicy, MlpPolicy, Policy
 from finrl_pod.rl.optimisation.optimiser import Adam, Parameters
 from finrl_pod.types import Tensor

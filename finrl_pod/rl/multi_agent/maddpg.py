@@ -15,10 +15,10 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.protocols import MultiAgentVecEnv
 from finrl_pod.random import MemberGenerators, generators
 from finrl_pod.rl.algorithms.base import Metrics, scale_of_rewards
-from finrl_pod.rl.experience.replay import Replay
+from finrl_pod.rl.experience import Replay
 from finrl_pod.rl.multi_agent.views import AgentsView
 from finrl_pod.rl.networks.layers import Params, mlp, mlp_init
-from finrl_pod.rl.optimisation.train_state import TrainState
+from finrl_pod.rl.optimisation.optimiser import TrainState
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.multi_agent import MADDPGConfig
 from finrl_pod.types import JointObservation, Tensor

@@ -1,56 +1,201 @@
-"""Training the agents of a market by one of the multi-agent algorithms, behind one interface.
+"""Training the agents of a market by one of the multi-agent algorithms.
 
 - ippo: independent PPO; the critic of each agent reads its own observation.
 - mappo: PPO with a central critic on the state of the market (Yu et al. 2022).
 - maddpg: deterministic actors with central critics on the state and all actions (Lowe et al. 2017).
-- league: independent PPO against past champions of all seats (`league.py`).
+- league: independent PPO against past champions of all seats, fictitious play (Heinrich et al. 2015) with priorities.
+  Champions are copies of the learners of all seats, taken at the end of every generation. One is drawn for each
+  opponent at the start of an episode, those against which the learner earns least more often (Vinyals et al. 2019).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
+
+import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.protocols import MultiAgentVecEnv
+from finrl_pod.random import generator
+from finrl_pod.rl.acting import MeanActor
 from finrl_pod.rl.algorithms.base import Metrics
-from finrl_pod.rl.multi_agent.league import League
 from finrl_pod.rl.multi_agent.maddpg import MADDPG
 from finrl_pod.rl.multi_agent.views import AgentsView
+from finrl_pod.rl.networks.layers import Params
+from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.multi_agent import MADDPGConfig
-from finrl_pod.types import JointObservation, Tensor
+from finrl_pod.types import EnvStep, JointObservation, Tensor
+
+UNIFORM_SHARE = 0.5  # of opponents drawn without regard to how hard they are
+RETURN_MEMORY = 0.99  # weight of the past in the mean return against a champion, per finished batch of episodes
+
+
+class LeagueView:
+    """A VecEnv of M members, one for each seat: the others of its markets act by champions of the league.
+
+    champions: weights of the learners of all M seats, name -> [M, ...], newest last; without any the others take action
+    0. returns: [M, K], mean reward of each seat in episodes against each champion.
+    """
+
+    action_kind = "direct"
+    actions = 0
+
+    def __init__(self, market: MultiAgentVecEnv, seed: int) -> None:
+        """market: with one member for each agent. Raises ConfigError otherwise."""
+        if market.members != market.agents:
+            raise ConfigError(
+                f"a league needs a market with a member for each of its {market.agents} agents, got {market.members}"
+            )
+        self.market = market
+        self.members = market.agents
+        self.envs = market.envs
+        self.member_ids = market.member_ids
+        self.device = market.device
+        self.observation_size = market.observation_size
+        self.action_size = market.action_size
+        self.champions: list[Params] = []
+        self.returns = torch.zeros(self.members, 0, device=self.device)
+        self._actor: MeanActor | None = None
+        self._draws = generator(seed, 0, "league", self.device)
+        m = market.agents
+        self._seats = torch.arange(m, device=self.device)
+        self._opponent = torch.zeros(m, self.envs, m, dtype=torch.int64, device=self.device)  # champion of each seat
+        self._episode = torch.zeros(m, self.envs, device=self.device)  # reward of the learner so far
+
+    def add(self, champion: Params, spec: PolicySpec) -> None:
+        """Add the newest champion; episodes that are under way meet it from their next start."""
+        self._actor = self._actor or MeanActor(spec)
+        self.champions.append(champion)
+        previous_returns = self.returns if len(self.champions) > 1 else self.returns.new_zeros(self.members, 1)
+        start = previous_returns.mean(1, keepdim=True)
+        self.returns = torch.cat([self.returns, start], 1)
+
+    def reset(self, seed: int) -> Tensor:
+        """Own observations [M, E, S] of the learning seats."""
+        self._joint = self.market.reset(seed)
+        self._draw(torch.ones(self.members, self.envs, dtype=torch.bool, device=self.device))
+        return self._mine(self._joint.own)
+
+    def step(self, action: Tensor) -> EnvStep:
+        """Step by the learners' actions [M, E, D]."""
+        joint = self._champion_actions(self._joint)
+        joint[self._seats, :, self._seats] = action.to(joint)
+        out = self.market.step(joint)
+        reward = self._mine(out.reward)
+        over = out.terminated | out.truncated
+        self._episode = self._episode + reward
+        self._record(over)
+        self._joint = out.observation
+        self._draw(over)
+        final = self._mine(out.final_observation.own)
+        return EnvStep(self._mine(out.observation.own), reward, out.terminated, out.truncated, final)
+
+    def _mine(self, x: Tensor) -> Tensor:
+        """What belongs to the learning seat of each copy: [M, E, M, ...] -> [M, E, ...]."""
+        return x[self._seats, :, self._seats]
+
+    def _champion_actions(self, observation: JointObservation) -> Tensor:
+        """Actions [M, E, M, D] of the champions drawn for all seats."""
+        own = observation.own
+        m, e = own.shape[:2]
+        actions = own.new_zeros(m, e, m, self.action_size)
+        if self._actor is None:
+            return actions
+        by_seat = own.permute(2, 0, 1, 3).reshape(m, m * e, 1, -1)  # [seat, copy x market, 1, S]
+        nothing = own.new_zeros(m, m * e, 0, 0)
+        for k, champion in enumerate(self.champions):
+            champion_action = self._actor.action(champion, nothing, by_seat, None)  # [seat, M E, 1, D]
+            champion_action = champion_action.view(m, m, e, -1).permute(1, 2, 0, 3)
+            actions = torch.where((self._opponent == k).unsqueeze(-1), champion_action, actions)
+        return actions
+
+    def _draw(self, where: Tensor) -> None:
+        """Draw a champion for every seat of the markets `where` [M, E] bool that begin an episode."""
+        if not self.champions or not bool(where.any()):
+            return
+        # Champions that leave the learner less are drawn more: linear in the mean return.
+        gap = self.returns.amax(1, keepdim=True) - self.returns
+        hard = gap / gap.sum(1, keepdim=True).clamp(min=1e-12)
+        k = len(self.champions)
+        weights = UNIFORM_SHARE / k + (1 - UNIFORM_SHARE) * torch.where(gap.sum(1, keepdim=True) > 0, hard, 1 / k)
+        m = self.members
+        draws = torch.multinomial(weights, self.envs * m, replacement=True, generator=self._draws)
+        self._opponent = torch.where(where.unsqueeze(-1), draws.view(m, self.envs, m), self._opponent)
+
+    def _record(self, over: Tensor) -> None:
+        """Update the mean returns by episodes that ended, `over` [M, E] bool."""
+        if not bool(over.any()):
+            return
+        for k in range(len(self.champions)):
+            is_met = (self._opponent == k) & over.unsqueeze(-1)
+            is_met[self._seats, :, self._seats] = False
+            count = is_met.sum((1, 2))
+            mean = (is_met * self._episode.unsqueeze(-1)).sum((1, 2)) / count.clamp(min=1)
+            mean_return = RETURN_MEMORY * self.returns[:, k] + (1 - RETURN_MEMORY) * mean
+            self.returns[:, k] = torch.where(count > 0, mean_return, self.returns[:, k])
+        self._episode = self._episode.masked_fill(over, 0.0)
+
+
+class League:
+    """Trains a learner for each seat over generations of champions. view: environment of `learner`."""
+
+    def __init__(self, market: MultiAgentVecEnv, config: PPOConfig, *, generations: int = 8, seed: int = 0) -> None:
+        """market: with a member for each agent. generations: champions that are added, evenly spaced."""
+        if generations < 1:
+            raise ConfigError(f"generations must be at least 1, got {generations}")
+        self.config = config
+        self.generations = generations
+        self.view = LeagueView(market, seed)
+        self.learner = Learner(self.view, config, seed=seed)
+        self._add()  # the first champion is the agent before training
+
+    def learn(self, samples: int, callback: Callable[[Learner, Metrics], bool | None] | None = None) -> None:
+        """Train each seat on at least `samples` steps of its markets."""
+        each = -(-samples // self.generations)
+        linear = self.config.learning_rate_schedule == "linear"
+        for generation in range(self.generations):
+            rate = 1 - generation / self.generations if linear else 1.0
+            self.learner.learn(each, callback=callback, schedule=lambda _, rate=rate: rate)  # type: ignore[misc]
+            self._add()
+
+    def _add(self) -> None:
+        champion = {name: x.clone() for name, x in self.learner.algorithm.weights().items()}
+        self.view.add(champion, self.learner.algorithm.spec)
+
+    def act(self, observation: JointObservation) -> Tensor:
+        """Actions [1, E, M, D] of the learners without exploration, in one market of all."""
+        rows = observation.own.transpose(1, 2).flatten(0, 1)  # [M, E, S]
+        return self.learner.act(rows).unsqueeze(0).transpose(1, 2)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Weights of the learners: name -> [M, ...]."""
+        return self.learner.algorithm.weights()
+
 
 MULTI_AGENT_ALGORITHMS = ("ippo", "mappo", "maddpg", "league")
 Progress = Callable[[int, Metrics], None]
 
 
-class JointPolicy(Protocol):
-    """Decisions of all agents of a market."""
-
-    def act(self, observation: JointObservation) -> Tensor:
-        """Actions [P, E, M, D] without exploration, for any number E of markets."""
-        ...
-
-    def weights(self) -> dict[str, Tensor]:
-        """Weights of all actors: name -> [networks, ...]."""
-        ...
-
-
 class LearnerPolicy:
-    """The agents of a learner on a view. learner: trained PPO, view: of the market that it was trained on."""
+    """The agents of a trained learner. view: of the market that it was trained on."""
 
     def __init__(self, learner: Learner, view: AgentsView) -> None:
         self.learner = learner
         self.view = view
 
     def act(self, observation: JointObservation) -> Tensor:
+        """Actions [P, E, M, D] without exploration, for any number E of markets."""
         return self.view.joint(self.learner.act(self.view.rows(observation)))
 
     def weights(self) -> dict[str, Tensor]:
         return self.learner.algorithm.weights()
+
+
+JointPolicy = LearnerPolicy | MADDPG | League
 
 
 def train_agents(

@@ -73,7 +73,7 @@ def adam_clipped(
 ) -> Tensor:
     """Clip the gradient, check it and step, in one pass and in place; returns the norm of every row [R].
 
-    The plain version is the step of `rl.optimisation.train_state`. state: parameters and both moments [R, D], step
+    The plain version is the step of `rl.optimisation.optimiser`. state: parameters and both moments [R, D], step
     counts [R]; rate, limit of the norm and loss: [R]; alive: [P] bool, set to False for members with
     a norm or loss that is not finite; their rows then stay.
     """

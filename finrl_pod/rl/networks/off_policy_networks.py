@@ -10,17 +10,29 @@ from typing import Any
 import torch
 
 from finrl_pod.random import RandomSource
-from finrl_pod.rl.networks.encoder import (
+from finrl_pod.rl.networks.inputs import (
+    LookbackEncoder,
+    ModelInput,
+    action_scale,
+    deployed_input,
+    make_lookback_encoder,
+    row_size,
+)
+from finrl_pod.rl.networks.layers import (
     AssetEncoder,
+    Params,
+    affine,
     extras_by_asset,
     init_extras,
     mean_over_assets,
+    mlp,
+    mlp_init,
+    product,
     split_extras,
+    uniform,
+    uniform_init,
     weighted_codes,
 )
-from finrl_pod.rl.networks.layers import Params, affine, mlp, mlp_init, product, uniform, uniform_init
-from finrl_pod.rl.networks.lookback import LookbackEncoder, make_lookback_encoder
-from finrl_pod.rl.networks.observation_adapter import ModelInput, action_scale, deployed_input, row_size
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Tensor
 
@@ -39,9 +51,6 @@ class LookbackNetwork:
         return self.inner.forward(params, obs.with_codes(self.encoder, params), *effect)
 
 
-# ---------------------------------------------------------------------- actors
-
-
 class MlpActor:
     """An MLP with ReLUs on the flat observation.
 
@@ -55,7 +64,7 @@ class MlpActor:
     def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         sizes = (row_size(self.spec), *self.spec.hidden, self.heads * self.spec.action_size)
         tensors = mlp_init(sizes, generator, dtype)
-        if self.spec.starts_at_base:
+        if self.spec.action == "tilt":
             last = len(self.spec.hidden)
             tensors[f"w{last}"].zero_()
             tensors[f"b{last}"].zero_()
@@ -93,7 +102,7 @@ class EquivariantActor:
             "head_b": torch.zeros(self.heads, dtype=dtype),
             "linear_w": torch.zeros(f, self.heads, dtype=dtype),
         }
-        if self.spec.starts_at_base:
+        if self.spec.action == "tilt":
             tensors["head_w"].zero_()
         if self.spec.has_cash_score:
             tensors["cash_w"] = torch.zeros(h, self.heads, dtype=dtype)
@@ -181,8 +190,6 @@ class BoundedActor:
         return torch.tanh(self.network.forward(params, obs)[0]) * action_scale(self.spec.action)
 
 
-# ---------------------------------------------------------------------- critics
-
 SCALARS = 4  # inputs of the equivariant critic: target cash, cash held, turnover, concentration
 
 
@@ -205,11 +212,6 @@ def draw_subsets(source: RandomSource, critics: int, size: int) -> Tensor:
     return source.permutation(critics)[:, :size]
 
 
-def effect_size(spec: PolicySpec) -> int:
-    """Size of the effect of an action, the input of a critic: target weights without cash, else the action itself."""
-    return spec.assets if spec.acts_with_weights else spec.action_size
-
-
 class MlpCritic:
     """An MLP with ReLUs on the flat observation and the effect of the action: values [R, K, A]."""
 
@@ -217,7 +219,9 @@ class MlpCritic:
         self.spec = spec
 
     def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
-        return mlp_init((row_size(self.spec) + effect_size(self.spec), *self.spec.hidden, 1), generator, dtype)
+        spec = self.spec
+        effect_size = spec.assets if spec.acts_with_weights else spec.action_size  # target weights without cash
+        return mlp_init((row_size(spec) + effect_size, *spec.hidden, 1), generator, dtype)
 
     def forward(self, params: Params, obs: ModelInput, effect: Tensor) -> Tensor:
         r, k, a, d = effect.shape
@@ -280,9 +284,6 @@ def make_critic(spec: PolicySpec) -> MlpCritic | EquivariantCritic | LookbackNet
     network = MlpCritic(spec) if spec.kind == "mlp" else EquivariantCritic(spec)
     encoder = make_lookback_encoder(spec)
     return network if encoder is None else LookbackNetwork(network, encoder)
-
-
-# ---------------------------------------------------------------------- Q-networks
 
 
 def dueling_values(value: Tensor, advantages: Tensor) -> Tensor:

@@ -19,15 +19,18 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.native.kernels import asset_scores, tanh_of_sum
-from finrl_pod.rl.networks.encoder import (
+from finrl_pod.rl.networks.layers import (
     AssetEncoder,
+    Params,
+    affine,
     extras_by_asset,
     init_extras,
     mean_over_assets,
+    product,
     split_extras,
+    uniform,
     weighted_codes,
 )
-from finrl_pod.rl.networks.layers import Params, affine, product, uniform
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import check_name, custom_object, custom_part_hint, unpinned
 
@@ -50,8 +53,8 @@ class PolicySpec:
 
     kind: "equivariant", "linear" or "mlp". assets: N, 0 for environments with flat observations. features: F of an
     asset, or numbers in a flat row. action_size: D; N + 1 scores with cash first, or N without cash. action: "softmax"
-    if the environment turns scores into weights by a softmax, "tilt" if they tilt the weights of a base portfolio,
-    "direct" if it takes them as they are, "discrete" for a choice of D actions.
+    if the environment turns scores into weights by a softmax, "tilt" if they tilt the weights of a base portfolio (new
+    agents have scores of 0), "direct" if it takes them as they are, "discrete" for a choice of D actions.
     activation: "tanh" or "relu", of hidden layers of an MLP. encoder: "none", or a kind of encoder of the last
     `lookback` rows; encoder_size: numbers of its code. extra_per_asset, extra_per_account: numbers of an account after
     cash and holdings, see `account_extras.py`. critic_only: numbers at the end of a flat row that only the critic of an
@@ -91,11 +94,6 @@ class PolicySpec:
     def has_cash_score(self) -> bool:
         """True if the first score belongs to cash."""
         return self.action_size == self.assets + 1
-
-    @property
-    def starts_at_base(self) -> bool:
-        """True if the mean scores of a new agent are 0: the base portfolio for actions of kind "tilt"."""
-        return self.action == "tilt"
 
     @property
     def acts_with_weights(self) -> bool:
@@ -220,7 +218,7 @@ class EquivariantPolicy(Policy):
             "value_w": draw(k, 1, 0.1)[:, 0],
             "value_out_b": torch.zeros(1, dtype=dtype),
         }
-        if self.spec.starts_at_base:
+        if self.spec.action == "tilt":
             tensors["score_w"].zero_()
         if self.spec.action == "softmax":
             tensors["inertia"] = torch.full((1,), INITIAL_INERTIA, dtype=dtype)
@@ -357,7 +355,7 @@ class MlpPolicy(Policy):
             sizes = [table + own, *s.hidden, out]
             for i, (fan_in, to) in enumerate(pairwise(sizes)):
                 last = i == len(sizes) - 2
-                if last and tower == "actor" and s.starts_at_base:
+                if last and tower == "actor" and s.action == "tilt":
                     weight = torch.zeros(fan_in, to, dtype=dtype)
                     bias = torch.zeros(to, dtype=dtype)
                 elif start.orthogonal:
@@ -474,8 +472,6 @@ def make_policy(spec: PolicySpec) -> Policy:
     """The policy of kind `spec.kind`. Raises as `policy_maker`."""
     return policy_maker(spec.kind)(spec)
 
-
-# ---------------------------------------------------------------------- solved weights as the start of training
 
 LINEAR = "linear_w"  # weights [F, ..] of the features in the score of an asset, in every policy that has them
 

@@ -17,8 +17,8 @@ from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.random import RandomState
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.ppo import PPO
-from finrl_pod.rl.experience.rollout import RolloutCollector
-from finrl_pod.rl.optimisation.train_state import RateFactor
+from finrl_pod.rl.experience import RolloutCollector
+from finrl_pod.rl.optimisation.optimiser import RateFactor
 from finrl_pod.types import Tensor
 
 WARM_UP = 2  # iterations before the capture, in which buffers are allocated and libraries initialised
@@ -70,9 +70,8 @@ class GraphedIterations:
         self._replay: Work | None = None
         self._addresses: tuple[int, ...] = ()
         self._warm = 0
-        self.refusal = _obstacle(algorithm, collector)  # why iterations are eager, "" while they need not be
-        if self.refusal:
-            _say(self.refusal)
+        self.refusal = ""  # why iterations are eager
+        self._refuse(_obstacle(algorithm, collector))
 
     @property
     def is_captured(self) -> bool:
@@ -134,7 +133,8 @@ class GraphedIterations:
 
     def _refuse(self, reason: str) -> None:
         self.refusal = reason
-        _say(reason)
+        if reason:
+            _warn(reason)
 
     def _now_at(self) -> tuple[int, ...]:
         """Addresses of what an iteration begins with: environments, observation, settings, weights."""
@@ -145,9 +145,8 @@ class GraphedIterations:
         return tuple(x.data_ptr() for x in (*tensors, *self._collector.observation))
 
 
-@functools.cache
-def _say(reason: str) -> None:
-    """Log a reason once, however many learners it holds for."""
+@functools.cache  # once, however many learners it holds for
+def _warn(reason: str) -> None:
     _log.warning("training is not captured as a graph: %s", reason)
 
 
@@ -157,8 +156,8 @@ def _obstacle(algorithm: Algorithm, collector: RolloutCollector) -> str:
         return f"{type(algorithm).__name__} decides on the host from one iteration to the next"
     if not isinstance(collector.env, MarketVecEnv):
         return f"{type(collector.env).__name__} is no market with buffers at fixed addresses"
-    if algorithm.regularisers is not None:
-        return "the H-term and the diversity bonus choose trajectories and neighbours on the host"
+    if algorithm.h_term is not None:
+        return "the H-term chooses trajectories on the host"
     return ""
 
 

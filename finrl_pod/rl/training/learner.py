@@ -19,13 +19,12 @@ from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.memory import keep_freed_memory
-from finrl_pod.native.device import matmul_precision
-from finrl_pod.native.threads import use_threads
+from finrl_pod.native.device import matmul_precision, use_threads
 from finrl_pod.protocols import ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.algorithms.factory import make_algorithm
-from finrl_pod.rl.experience.rollout import RolloutCollector
-from finrl_pod.rl.optimisation.train_state import RateFactor
+from finrl_pod.rl.experience import RolloutCollector
+from finrl_pod.rl.optimisation.optimiser import RateFactor
 from finrl_pod.rl.training.graphs import GraphedIterations, MakeGraph, cuda_graph
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig, TrainedAgentConfig
 from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
@@ -241,11 +240,11 @@ class Learner:
                 f"member {p} diverged (loss is NaN) and its environments were stopped; restore snapshot {snapshot.id} "
                 "into a new Learner"
             )
-        spec = asdict(self.algorithm.spec)
         for name in ("kind", "activation", "action", "encoder", "lookback"):
-            if snapshot.spec.get(name, spec[name]) != spec[name]:
+            expected = getattr(self.algorithm.spec, name)
+            if (value := snapshot.spec.get(name, expected)) != expected:
                 raise RunError(
-                    f"{misfit}: its {name} is {snapshot.spec[name]!r}, expected {spec[name]!r}; "
+                    f"{misfit}: its {name} is {value!r}, expected {expected!r}; "
                     "use the policy, activation and environment it was trained with"
                 )
         if odds := snapshot.optimiser.keys() ^ self.algorithm.member(p)[1].keys():

@@ -2,12 +2,8 @@
 
 The collector steps the environments with a copy of the acting weights and writes into a replay buffer in shared memory;
 this process draws batches from it, learns and publishes new weights. Each waits for the other, so that updates per
-sample stay at `gradient_steps` / (`horizon` x environments) to within `AHEAD` iterations. A sample is one step of one
-environment; an item of the buffer holds one step of all accounts of a group. The staleness of the acting weights is
-measured in updates. Results depend on the timing of the processes; `Learner` alternates both and is reproducible.
-
-The buffer is on the device of the environments' observations. This process may learn on another device; sampled
-batches are moved there.
+sample stay at `gradient_steps` / (`horizon` x environments) to within `AHEAD` iterations. Results depend on the timing
+of the processes; `Learner` alternates both and is reproducible. The buffer is on the device of the environments.
 """
 
 from __future__ import annotations
@@ -27,8 +23,7 @@ from finrl_pod.process import STOP_SIGNALS, Parent, die_with_parent, this_proces
 from finrl_pod.protocols import PooledVecEnv, VecEnv
 from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
-from finrl_pod.rl.experience.replay import Replay
-from finrl_pod.rl.experience.rollout import RolloutCollector
+from finrl_pod.rl.experience import Replay, RolloutCollector
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import own_failures
@@ -116,11 +111,10 @@ class Pipeline:
         make_here: MakeEnv | None = None,
         timeout: float = SAMPLE_SECONDS,
     ) -> None:
-        """make_env: creates the environment in the other process; must be picklable. make_here: creates it on the
-        learning device, if that differs. timeout: seconds without a sample, at the start or later, after
-        which training ends.
+        """make_env: creates the environment in the other process; must be picklable.
 
-        Raises ConfigError for an algorithm without a replay buffer, and as `make_algorithm`.
+        make_here: creates it on the learning device, if that differs. timeout: seconds without a sample after which
+        training ends. Raises ConfigError for an algorithm without a replay buffer, and as `make_algorithm`.
         """
         if not isinstance(config, OffPolicyConfig):
             raise ConfigError(f"an async pipeline needs an off-policy algorithm, got {config.algorithm}")
@@ -137,7 +131,9 @@ class Pipeline:
                 f"agent.buffer_size must be at least {2 * margin * algorithm.adapter.accounts} in an async pipeline, "
                 f"got {config.buffer_size}"
             )
-        self.algorithm = algorithm if make_here is None else _make_with_minimal_buffer(config, make_here(), seed)
+        self.algorithm = (
+            algorithm if make_here is None else _make_off_policy(config, make_here(), seed, is_replaced=True)
+        )
         context = mp.get_context("spawn")
         try:
             self._link = _Shared(
@@ -240,15 +236,9 @@ class Pipeline:
         updates = self.algorithm.updates
         learned_from = max(samples - self.config.learning_starts, 0)
         stale = self._total_staleness / self._new_items if self._new_items else 0.0
-        return PipelineStats(
-            samples,
-            updates,
-            self._seconds,
-            updates / learned_from if learned_from else 0.0,
-            stale,
-            self._max_staleness,
-            int(self._counts[RESTARTS]),
-        )
+        ratio = updates / learned_from if learned_from else 0.0
+        restarts = int(self._counts[RESTARTS])
+        return PipelineStats(samples, updates, self._seconds, ratio, stale, self._max_staleness, restarts)
 
     def _acting_weights(self) -> Tensor:
         return self.algorithm.train_state.parts[self.algorithm.acting_part].parameters.flat
@@ -297,15 +287,13 @@ class Pipeline:
             )
 
 
-def _make_off_policy(config: OffPolicyConfig, env: VecEnv, seed: int) -> OffPolicy:
+def _make_off_policy(config: OffPolicyConfig, env: VecEnv, seed: int, *, is_replaced: bool = False) -> OffPolicy:
+    """The algorithm of a config. is_replaced: its buffer is minimal, to be replaced by the shared one."""
+    if is_replaced:
+        config = dataclasses.replace(config, buffer_size=max(config.batch_size, env.envs))
     algorithm = make_algorithm(config, env, seed=seed)
     assert isinstance(algorithm, OffPolicy)
     return algorithm
-
-
-def _make_with_minimal_buffer(config: OffPolicyConfig, env: VecEnv, seed: int) -> OffPolicy:
-    """An algorithm with a minimal buffer, to be replaced by the shared one."""
-    return _make_off_policy(dataclasses.replace(config, buffer_size=max(config.batch_size, env.envs)), env, seed)
 
 
 def _collect(parent: Parent, make_env: MakeEnv, link: _Shared, pipe: Any) -> None:
@@ -316,7 +304,7 @@ def _collect(parent: Parent, make_env: MakeEnv, link: _Shared, pipe: Any) -> Non
     try:
         with own_failures():
             env = make_env()
-            algorithm = _make_with_minimal_buffer(link.config, env, link.seed)
+            algorithm = _make_off_policy(link.config, env, link.seed, is_replaced=True)
             algorithm.replay = SharedReplay(link.data, link.margin, algorithm.device)
             _collect_loop(algorithm, RolloutCollector(env, link.seed), link, pipe)
     except InputError as error:

@@ -10,7 +10,7 @@ from finrl_pod_app.environment_training.config import TrainingConfig
 from finrl_pod_app.environment_training.evaluation import ensemble_decision, evaluate
 
 from finrl_pod.errors import Interrupted, RunError
-from finrl_pod.rl.experience import rollout as episodes
+from finrl_pod.rl import experience as episodes
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.types import Tensor
 from tests.envs.gymnasium_pool.faulty_envs import NAME

@@ -9,8 +9,7 @@ from finrl_pod_app.multi_agent.training import execution_trades, exploitability
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.multi_agent.league import League
-from finrl_pod.rl.multi_agent.training import default_ppo
+from finrl_pod.rl.multi_agent.training import League, default_ppo
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig
 
 CONFIG = ExecutionMarketConfig(

@@ -1,1 +1,0 @@
-"""Decisions of trained agents in accounts, and the solved linear policy."""

@@ -1,1 +1,0 @@
-"""Rollouts, replay buffers, and the collector that fills them."""
