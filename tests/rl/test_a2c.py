@@ -42,7 +42,7 @@ def test_update_is_one_step_of_the_policy_gradient(policy: str, baseline: bool) 
     target = advantage + values
     if baseline:
         advantage = advantage - advantage.mean(-1, keepdim=True)
-    features, tradable = a2c.inputs.rows(rollout.bar.reshape(1, -1))
+    features, tradable = a2c.inputs.of_actor({}, rollout.bar.reshape(1, -1))
     account = rollout.account.reshape(1, 8 * env.groups, env.accounts, -1)
     out = a2c.policy.forward(weights, features, account, tradable)
     mean = out.mean.view(rollout.action.shape)

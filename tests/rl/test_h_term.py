@@ -80,7 +80,7 @@ def test_energy_matches_numpy(policy: str, baseline: bool) -> None:
         log_ratio, numbers = 0.0, 0
         for k in range(3):
             h = start + k
-            features, tradable = ppo.inputs.rows(rollout.bar[h, :, g : g + 1])
+            features, tradable = ppo.inputs.of_actor({}, rollout.bar[h, :, g : g + 1])
             account = rollout.account[h, :, g : g + 1, a : a + 1]
             mean = ppo.policy.mean(views, features, account, tradable)[0, 0, 0].numpy()
             action = rollout.action[h, 0, g, a].numpy()
@@ -98,7 +98,7 @@ def test_energy_matches_numpy(policy: str, baseline: bool) -> None:
 
 
 def _log_prob(ppo: PPO, bar: torch.Tensor, account: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-    features, tradable = ppo.inputs.rows(bar)
+    features, tradable = ppo.inputs.of_actor({}, bar)
     views, valid = ppo.parameters.views, ppo.valid_scores(bar)
     return GAUSSIAN.log_probability(
         action, ppo.policy.mean(views, features, account, tradable), views["log_std"], valid

@@ -167,7 +167,7 @@ def test_outputs_and_samples_match_the_policy(group: int, members: int, policy: 
     learner = make_learner(group, members, (16, 8), kind, policy=policy, gaps=True)
     ppo, (bar, account) = learner.algorithm, learner.env.reset(0)
     assert ppo._kernel is not None
-    features, tradable = ppo.inputs.rows(bar)
+    features, tradable = ppo.inputs.of_actor({}, bar)
     account = torch.rand(members, 2, group, account.shape[-1], generator=torch.Generator().manual_seed(1))
     out = ppo.policy.forward(ppo.parameters.views, features, account, tradable)
     tolerances = {"rtol": 1e-5, "atol": 1e-6}

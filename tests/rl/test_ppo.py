@@ -101,7 +101,7 @@ class ReferencePPO:
     def distribution(self, weights: dict[str, torch.Tensor]) -> tuple[Any, torch.Tensor]:
         """Distribution of the scores of all samples, and their values."""
         horizon, _, groups, accounts = self.rollout.reward.shape
-        features, tradable = self.ppo.inputs.rows(self.rollout.bar.reshape(1, -1))
+        features, tradable = self.ppo.inputs.of_actor({}, self.rollout.bar.reshape(1, -1))
         account = self.rollout.account.reshape(1, horizon * groups, accounts, -1)
         batched = {name: value.unsqueeze(0) for name, value in weights.items()}
         out = self.ppo.policy.forward(batched, features, account, tradable)

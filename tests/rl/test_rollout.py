@@ -103,7 +103,7 @@ def single_value(learner: Learner, p: int, bar: torch.Tensor, account: torch.Ten
     """Value of one account of one member. bar: scalar, account: [1 + N]."""
     ppo = learner.algorithm
     member_params = {name: view.detach()[p : p + 1] for name, view in ppo.parameters.views.items()}
-    features, tradable = ppo.inputs.rows(bar.view(1, 1))
+    features, tradable = ppo.inputs.of_actor({}, bar.view(1, 1))
     return float(ppo.policy.value(member_params, features, account.view(1, 1, 1, -1), tradable))
 
 
