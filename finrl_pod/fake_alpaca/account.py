@@ -1,21 +1,144 @@
-"""The account: cash, holdings and activities (`Ledger`), its balances, its orders, and the events it publishes."""
+"""The account: its orders, cash, holdings and activities (`Ledger`), its balances, and the events it publishes."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from finrl_pod.fake_alpaca.orders import Order, OrderTicket
 from finrl_pod.fake_alpaca.prices import new_york
-from finrl_pod.fake_alpaca.wire_format import ID_NAMESPACE, NOT_FOUND, ApiError, decimal_text, timestamp
+from finrl_pod.fake_alpaca.wire_format import (
+    ID_NAMESPACE,
+    NANO,
+    NOT_FOUND,
+    ApiError,
+    asset_id,
+    decimal_text,
+    floor_shares,
+    timestamp,
+)
 
+ORDER_CLASSES = ("simple", "bracket", "oco", "oto")
+OPEN_STATUSES = (
+    "new", "partially_filled", "accepted", "pending_new", "pending_cancel", "pending_replace", "held",
+)  # fmt: skip
 _BASIS_POINTS = Decimal(10_000)
 _MICROSECONDS = 1_000_000  # submission times of two orders differ by at least one
 
 Listener = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass(kw_only=True)
+class OrderTicket:
+    """A client's request for an order after the checks that need no account. Quantities in shares, money in dollars."""
+
+    client_order_id: str
+    symbol: str
+    side: str
+    type: str
+    time_in_force: str
+    qty: Decimal | None
+    notional: Decimal | None
+    limit_price: Decimal | None
+    stop_price: Decimal | None
+    extended_hours: bool
+    position_intent: str | None
+    order_class: str = "simple"
+
+    @property
+    def fractional(self) -> bool:
+        """Whether the order is for a dollar amount or for a fraction of a share."""
+        return self.notional is not None or (self.qty is not None and self.qty % 1 != 0)
+
+
+@dataclass(kw_only=True)
+class Order(OrderTicket):
+    """An accepted order. Quantities in shares, prices and values in dollars, times in UTC epoch seconds.
+
+    reserve: price at which an open order reserves buying power. filled: shares; value: dollars paid for them.
+    origin: "client" for the trading API, "foreign" for orders of the control API.
+    parent: id of the order that this one is a leg of. legs: ids of the legs of an order with exits.
+    moments: time of each status it reached; "filling" is the earliest time of the next partial fill.
+    """
+
+    number: int
+    id: str
+    submitted_at: float
+    expires: float
+    reserve: Decimal
+    status: str = "pending_new"
+    updated_at: float = 0.0
+    filled: Decimal = Decimal(0)
+    value: Decimal = Decimal(0)
+    replaces: str | None = None
+    replaced_by: str | None = None
+    origin: str = "client"
+    parent: str | None = None
+    legs: list[str] = field(default_factory=list)
+    moments: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def open(self) -> bool:
+        """Whether the order can still fill."""
+        return self.status in OPEN_STATUSES
+
+    @property
+    def sign(self) -> int:
+        """1 for a purchase, -1 for a sale."""
+        return 1 if self.side == "buy" else -1
+
+    @property
+    def is_held(self) -> bool:
+        """True for an exit that reserves neither shares nor buying power, because only one of two exits can fill."""
+        return self.status == "held"
+
+    @property
+    def remaining(self) -> Decimal:
+        """Shares not yet filled; for a dollar amount, those that it buys at the reserve price."""
+        if self.qty is not None:
+            return self.qty - self.filled
+        assert self.notional is not None
+        return floor_shares((self.notional - self.value) / self.reserve)
+
+    def to_json(self, legs: Sequence[Order] = ()) -> dict[str, Any]:
+        """JSON of the order in the REST API and the stream. legs: orders to show within it."""
+        statuses = ("filled", "expired", "canceled", "failed", "replaced")
+        moments = {f"{name}_at": timestamp(self.moments[name]) if name in self.moments else None for name in statuses}
+        average = self.value / self.filled if self.filled else None
+        return {
+            "id": self.id,
+            "client_order_id": self.client_order_id,
+            "created_at": timestamp(self.submitted_at),
+            "updated_at": timestamp(self.updated_at or self.submitted_at),
+            "submitted_at": timestamp(self.submitted_at),
+            **moments,
+            "replaced_by": self.replaced_by,
+            "replaces": self.replaces,
+            "asset_id": asset_id(self.symbol),
+            "symbol": self.symbol,
+            "asset_class": "crypto" if "/" in self.symbol else "us_equity",
+            "notional": decimal_text(self.notional),
+            "qty": decimal_text(self.qty),
+            "filled_qty": decimal_text(self.filled),
+            "filled_avg_price": None if average is None else decimal_text(average.quantize(NANO)),
+            "order_class": self.order_class,
+            "order_type": self.type,
+            "type": self.type,
+            "side": self.side,
+            "position_intent": self.position_intent,
+            "time_in_force": self.time_in_force,
+            "limit_price": decimal_text(self.limit_price),
+            "stop_price": decimal_text(self.stop_price),
+            "status": self.status,
+            "extended_hours": self.extended_hours,
+            "legs": [leg.to_json() for leg in legs] or None,
+            "trail_percent": None,
+            "trail_price": None,
+            "hwm": None,
+            "expires_at": timestamp(self.expires),
+        }
 
 
 @dataclass
@@ -26,6 +149,7 @@ class Holding:
     entry: Decimal
 
 
+@dataclass
 class Ledger:
     """Cash, holdings and activities of the account, changed only by fills and corporate actions.
 
@@ -33,14 +157,13 @@ class Ledger:
     closes: (UTC epoch seconds, equity) of each session.
     """
 
-    def __init__(self, cash: Decimal, seed: int) -> None:
-        self.cash = cash
-        self.start_cash = cash
-        self.last_equity = cash
-        self.holdings: dict[str, Holding] = {}
-        self.activities: list[dict[str, Any]] = []
-        self.closes: list[tuple[float, Decimal]] = []
-        self._seed = seed
+    cash: Decimal
+    start_cash: Decimal
+    last_equity: Decimal
+    seed: int
+    holdings: dict[str, Holding] = field(default_factory=dict)
+    activities: list[dict[str, Any]] = field(default_factory=list)
+    closes: list[tuple[float, Decimal]] = field(default_factory=list)
 
     def qty(self, symbol: str) -> Decimal:
         """Shares held, negative for a short position, 0 for none."""
@@ -87,11 +210,6 @@ class Ledger:
             moment, "SPLIT", symbol, f"split {decimal_text(ratio)} for 1", qty=decimal_text(holding.qty - shares_before)
         )
 
-    def record_close(self, moment: float, equity: Decimal) -> None:
-        """Record the equity at the close of a session."""
-        self.closes.append((moment, equity))
-        self.last_equity = equity
-
     def _change_holding(self, symbol: str, signed_quantity: Decimal, price: Decimal) -> None:
         holding = self.holdings.get(symbol)
         if holding is None:
@@ -125,29 +243,9 @@ class Ledger:
 
     def _add_activity(self, moment: float, kind: str, fields: Mapping[str, Any]) -> None:
         local = new_york(moment)
-        unique = uuid.uuid5(ID_NAMESPACE, f"{self._seed}/activity/{len(self.activities)}")
+        unique = uuid.uuid5(ID_NAMESPACE, f"{self.seed}/activity/{len(self.activities)}")
         name = f"{local:%Y%m%d%H%M%S}{local.microsecond // 1000:03d}::{unique}"
         self.activities.append({"activity_type": kind, "id": name, "created_at": timestamp(moment), **fields})
-
-    def state(self) -> dict[str, Any]:
-        """The ledger as JSON values for the state file."""
-        return {
-            "cash": str(self.cash),
-            "start_cash": str(self.start_cash),
-            "last_equity": str(self.last_equity),
-            "holdings": {s: [str(h.qty), str(h.entry)] for s, h in self.holdings.items()},
-            "activities": self.activities,
-            "closes": [[moment, str(equity)] for moment, equity in self.closes],
-        }
-
-    def restore(self, values: Mapping[str, Any]) -> None:
-        """Load what `state` returned."""
-        self.cash = Decimal(values["cash"])
-        self.start_cash = Decimal(values["start_cash"])
-        self.last_equity = Decimal(values["last_equity"])
-        self.holdings = {s: Holding(Decimal(q), Decimal(e)) for s, (q, e) in values["holdings"].items()}
-        self.activities = list(values["activities"])
-        self.closes = [(moment, Decimal(equity)) for moment, equity in values["closes"]]
 
 
 @dataclass(frozen=True)
@@ -188,7 +286,7 @@ class Account:
     """
 
     def __init__(self, cash: Decimal, seed: int) -> None:
-        self.ledger = Ledger(cash, seed)
+        self.ledger = Ledger(cash, cash, cash, seed)
         self.orders: dict[str, Order] = {}
         self.by_client_id: dict[str, Order] = {}
         self.listeners: list[Listener] = []
@@ -197,8 +295,6 @@ class Account:
         self._executions = 0
         self._last_stamp = 0  # submission time of the last order, epoch microseconds
         self._seed = seed
-
-    # ---- orders ---------------------------------------------------------------------------------------------------
 
     def create_order(self, ticket: OrderTicket, moment: float, expires: float, reserve: Decimal, origin: str) -> Order:
         """An order from a ticket, with its ids and submission time. It is not stored until `add_order`."""
@@ -249,13 +345,6 @@ class Account:
         )
         return max(abs(shares_held) - sum(reserved_shares, Decimal(0)), Decimal(0))
 
-    def open_new_account(self, cash: Decimal) -> None:
-        """Replace the ledger by the ledger of a new account with another number and only cash; orders are kept."""
-        self.ledger = Ledger(cash, self._seed + self.account_number)
-        self.account_number += 1
-
-    # ---- events ---------------------------------------------------------------------------------------------------
-
     def publish_order_event(self, event: str, order: Order, moment: float, **fill: Any) -> None:
         """Send an event of an order to the listeners; a finished order is removed from the open orders."""
         self._executions += 1
@@ -278,27 +367,6 @@ class Account:
         """Send an event to the listeners. kind: "order" or "account"."""
         for listener in self.listeners:
             listener(kind, event)
-
-    # ---- state file -----------------------------------------------------------------------------------------------
-
-    def state(self) -> dict[str, Any]:
-        """Account and orders as JSON values for the state file."""
-        return {
-            "orders": [o.state() for o in self.orders.values()],
-            "ledger": self.ledger.state(),
-            "counters": [self._executions, self.account_number],
-            "stamp": self._last_stamp,
-        }
-
-    def restore(self, values: Mapping[str, Any]) -> None:
-        """Load what `state` returned."""
-        orders = [Order.from_state(o) for o in values["orders"]]
-        self.orders = {o.id: o for o in orders}
-        self.by_client_id = {o.client_order_id: o for o in orders}
-        self._open = {o.id: o for o in orders if o.open}
-        self.ledger.restore(values["ledger"])
-        self._executions, self.account_number = values["counters"]
-        self._last_stamp = values["stamp"]
 
 
 def _find_order(orders: Mapping[str, Order], name: str) -> Order:

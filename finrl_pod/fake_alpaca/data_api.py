@@ -9,7 +9,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,15 @@ _MAX_ACTIONS_PER_PAGE = 1_000
 _ADJUSTMENTS = ("raw", "split", "dividend", "all")
 _FEEDS = ("sip", "iex", "delayed_sip", "otc", "boats", "overnight")
 _HALF_SPREAD = 0.00005  # of the price
+_DAY = 86_400.0
+_ERROR = (400, None)  # status and code of an unreadable parameter
 _BAR_KEYS = {"open": "o", "high": "h", "low": "l", "close": "c", "volume": "v"}
 _TIMEFRAME = re.compile(r"(\d{1,2})(Min|T)$")
+_KINDS = {  # (kind, whether there are more shares afterwards) -> kind in the API
+    ("dividend", False): "cash_dividend",
+    ("split", True): "forward_split",
+    ("split", False): "reverse_split",
+}
 _LENGTHS = (1, 2, 3, 5, 6, 10, 15, 30)  # divide half an hour, so that bars start on the clock and at the open
 _RECENT_SIP_SECONDS = timedelta(minutes=15).total_seconds()
 
@@ -53,7 +60,7 @@ class MarketData:
 
     def bars(self, query: Mapping[str, str], moment: float) -> dict[str, Any]:
         """GET stocks/bars: sorted by symbol, then time, so that the first page may hold a single symbol."""
-        parameters = _parameters(query)
+        parameters = QueryParameters(query, *_ERROR)
         requested_symbols = self._symbols(query)
         timeframe = query.get("timeframe") or ""
         if self.prices.sessions.continuous and timeframe in ("1Hour", "1H"):
@@ -64,7 +71,10 @@ class MarketData:
         if adjustment not in _ADJUSTMENTS:
             raise ApiError(400, None, f"invalid adjustment: {adjustment}")
         limit = parameters.integer("limit", _DEFAULT_BARS_PER_PAGE, _MAX_BARS_PER_PAGE)
-        start, end = self._range(parameters, moment)
+        end = min(parameters.epoch_seconds("end") or moment, moment)
+        start = parameters.epoch_seconds("start")
+        if start is None:
+            start = moment - moment % _DAY  # midnight in UTC
         self._check_feed(query, end, moment)
         first = parameters.page_start()
         as_of = self.prices.last_row_by(new_york(moment).date())  # today's actions count from the start of the day
@@ -116,11 +126,17 @@ class MarketData:
 
     def latest_quotes(self, query: Mapping[str, str], moment: float) -> dict[str, Any]:
         """GET stocks/quotes/latest: {symbol: quote} around the latest trade, without symbols that have none."""
-        return {symbol: _quote_json(trade) for symbol, trade in self.latest_trades(query, moment).items()}
+        return {
+            symbol: {
+                "t": trade["t"], "bp": round(trade["p"] * (1 - _HALF_SPREAD), 4), "bs": 1, "bx": "V",
+                "ap": round(trade["p"] * (1 + _HALF_SPREAD), 4), "as": 1, "ax": "V", "c": ["R"], "z": "C",
+            }
+            for symbol, trade in self.latest_trades(query, moment).items()
+        }  # fmt: skip
 
     def corporate_actions(self, query: Mapping[str, str], moment: float) -> dict[str, Any]:
         """GET /v1/corporate-actions: those with an ex-date from start to end, past or announced."""
-        parameters = _parameters(query)
+        parameters = QueryParameters(query, *_ERROR)
         symbols = {s for s in (query.get("symbols") or "").split(",") if s}
         kinds = {k for k in (query.get("types") or "").split(",") if k}
         today = new_york(moment).date()
@@ -131,7 +147,7 @@ class MarketData:
             (f"{kind}s", _action_json(action, kind))
             for action in sorted(self.prices.actions, key=lambda a: a.ex_date)
             if start <= date.fromisoformat(action.ex_date) <= end and (not symbols or action.symbol in symbols)
-            if (kind := _kind(action)) in kinds or not kinds
+            if (kind := _KINDS[action.kind, action.new > action.old]) in kinds or not kinds
         ]
         first = parameters.page_start()
         page: dict[str, list[dict[str, Any]]] = {}
@@ -145,13 +161,6 @@ class MarketData:
             raise ApiError(400, None, "symbols is required")
         # Like Alpaca, leave out unknown symbols.
         return [s for s in dict.fromkeys(names) if self.prices.has_symbol(s)]
-
-    def _range(self, parameters: QueryParameters, moment: float) -> tuple[float, float]:
-        """(start, end) of a request: start defaults to UTC midnight, end is never after the current time."""
-        midnight = datetime.combine(datetime.fromtimestamp(moment, UTC).date(), datetime.min.time(), UTC).timestamp()
-        start = parameters.epoch_seconds("start")
-        end = parameters.epoch_seconds("end")
-        return (midnight if start is None else start), min(moment if end is None else end, moment)
 
     def _check_feed(self, query: Mapping[str, str], end: float, moment: float) -> None:
         feed = query.get("feed") or ("sip" if self._sip else "iex")
@@ -216,30 +225,11 @@ class MarketData:
         return {"t": timestamp(trade_time), "x": "V", "p": price, "s": 100, "c": ["@"], "i": int(trade_time), "z": "C"}
 
 
-def _parameters(query: Mapping[str, str]) -> QueryParameters:
-    """Query of the market data API. Its errors have status 400 and no code."""
-    return QueryParameters(query, 400, None)
-
-
-def _quote_json(trade: Mapping[str, Any]) -> dict[str, Any]:
-    bid = {"bp": round(trade["p"] * (1 - _HALF_SPREAD), 4), "bs": 1, "bx": "V"}
-    ask = {"ap": round(trade["p"] * (1 + _HALF_SPREAD), 4), "as": 1, "ax": "V"}
-    return {"t": trade["t"], **bid, **ask, "c": ["R"], "z": "C"}
-
-
-def _kind(action: CorporateAction) -> str:
-    if action.kind == "dividend":
-        return "cash_dividend"
-    return "forward_split" if action.new > action.old else "reverse_split"
-
-
 def _action_json(action: CorporateAction, kind: str) -> dict[str, Any]:
     entry = {
         "id": str(uuid.uuid5(ID_NAMESPACE, f"action/{action}")),
         "symbol": action.symbol,
-        "ex_date": action.ex_date,
-        "process_date": action.ex_date,
-        "payable_date": action.ex_date,
+        **dict.fromkeys(("ex_date", "process_date", "payable_date"), action.ex_date),
     }
     if kind == "cash_dividend":
         return entry | {"cusip": "", "rate": action.cash, "special": False, "foreign": False}

@@ -7,17 +7,19 @@ separately, so they do not depend on the order in which requests arrive.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from finrl_pod.errors import InputError
 from finrl_pod.fake_alpaca import order_validation as validation
-from finrl_pod.fake_alpaca.account import Account, Balances, compute_balances
-from finrl_pod.fake_alpaca.complex_orders import check_exits, leg_tickets, parse_exits
-from finrl_pod.fake_alpaca.order_lifecycle import PENDING_CHANGE, EventQueue, OrderLifecycle
-from finrl_pod.fake_alpaca.orders import Order, OrderTicket
+from finrl_pod.fake_alpaca.account import Account, Balances, Ledger, Order, OrderTicket, compute_balances
+from finrl_pod.fake_alpaca.order_lifecycle import PENDING_CHANGE, EventQueue, OrderLifecycle, ScheduledEvent
 from finrl_pod.fake_alpaca.prices import Prices, new_york
 from finrl_pod.fake_alpaca.settings import MarketConditions, Settings
 from finrl_pod.fake_alpaca.wire_format import (
@@ -32,6 +34,24 @@ from finrl_pod.fake_alpaca.wire_format import (
 
 _SPLIT_HOUR = 4  # New York time at which a split takes effect on its ex-date
 _NOT_REPLACEABLE = ("accepted", "pending_new", *PENDING_CHANGE)
+
+
+@dataclass
+class ExchangeState:
+    """Contents of the state file: the account, its orders, and the events that are due."""
+
+    orders: list[Order]
+    ledger: Ledger
+    executions: int
+    account_number: int
+    last_stamp: int
+    due: list[ScheduledEvent]
+    now: float
+    halted: set[str]
+    untradable: set[str]
+
+
+_STATE = TypeAdapter(ExchangeState)
 
 
 class Exchange(Account):
@@ -60,7 +80,7 @@ class Exchange(Account):
         """Accept an order. Its status is `pending_new` during a session and `accepted` outside."""
         self.advance(moment)
         ticket = validation.parse_order(body, self.settings)
-        exits = parse_exits(body, ticket.order_class)
+        exits = validation.parse_exits(body, ticket.order_class)
         if not self.prices.has_symbol(ticket.symbol):
             raise unprocessable(f'asset "{ticket.symbol}" not found')
         self._check_unique(ticket.client_order_id)
@@ -72,7 +92,7 @@ class Exchange(Account):
         validation.check_auction_hours(ticket.time_in_force, moment, today)
         price = self.price(ticket.symbol, moment)
         validation.check_min_notional(ticket, price)
-        check_exits(ticket, exits, ticket.limit_price or price)
+        validation.check_exits(ticket, exits, ticket.limit_price or price)
         expires = self._lifecycle.expiry(ticket, moment)
         order = self.create_order(ticket, moment, expires, ticket.limit_price or price, origin)
         validation.check_wash_trade(order, self.open_orders())
@@ -83,7 +103,7 @@ class Exchange(Account):
         self.add_order(order)
         if self.prices.sessions.current(moment) is None:
             order.status = "accepted"
-        legs = [self._add_leg(order, leg_ticket, moment) for leg_ticket in leg_tickets(order, exits)]
+        legs = [self._add_leg(order, leg_ticket, moment) for leg_ticket in validation.leg_tickets(order, exits)]
         order.legs = [leg.id for leg in legs]
         self.publish_order_event("pending_new", order, moment)
         self._lifecycle.start(order, moment)
@@ -166,11 +186,6 @@ class Exchange(Account):
         session = self._lifecycle.session_for(moment)
         return session is not None and self.prices.trades_on(symbol, session.date)
 
-    @property
-    def shorting(self) -> bool:
-        """Whether short sales are allowed, by the server settings and the account configuration."""
-        return self.settings.shorting and not self.conditions.no_shorting
-
     def balances(self, moment: float, without: Order | None = None) -> Balances:
         """Equity and buying power at the prices of a time, as if the order `without` did not exist."""
         prices = {s: self.price(s, moment) for s in self.ledger.holdings}
@@ -183,7 +198,8 @@ class Exchange(Account):
         for order in self.open_orders():
             if order.open:
                 self._lifecycle.close(order, "canceled", moment)
-        self.open_new_account(cash)
+        self.ledger = Ledger(cash, cash, cash, self._seed + self.account_number)
+        self.account_number += 1
         self.publish("account", {"event": "reset", "cash": decimal_text(cash), "timestamp": timestamp(moment)})
 
     def resume(self, symbol: str, moment: float) -> None:
@@ -205,16 +221,17 @@ class Exchange(Account):
             validation.check_available_shares(order, shares_held, self.available(order.symbol) + released_shares)
             return
         if order.side == "sell":
-            validation.check_short_sale(order, allowed=self.shorting)
+            validation.check_short_sale(order, allowed=self.settings.shorting)
         validation.check_buying_power(order, shares_held, self.balances(moment, without=instead_of).buying_power)
 
     def next_due(self) -> float | None:
         """Time of the next scheduled event, or None."""
-        return self._queue.next_due
+        return self._queue.events[0].moment if self._queue.events else None
 
     def advance(self, moment: float) -> None:
         """Carry out every event due by a time, in order. A time before `now` changes nothing."""
-        while (event := self._queue.pop_due(moment)) is not None:
+        while (due := self.next_due()) is not None and due <= moment:
+            event = heapq.heappop(self._queue.events)
             self.now = max(self.now, event.moment)
             self._handlers[event.kind](event.name, event.moment)
         self.now = max(self.now, moment)
@@ -229,7 +246,8 @@ class Exchange(Account):
                 self._queue.add(day.at(_SPLIT_HOUR), "split", str(number))
 
     def _on_close(self, _: str, moment: float) -> None:
-        self.ledger.record_close(moment, self.balances(moment).equity)
+        self.ledger.last_equity = self.balances(moment).equity
+        self.ledger.closes.append((moment, self.ledger.last_equity))
         event = {
             "event": "close",
             "equity": decimal_text(self.ledger.last_equity),
@@ -252,21 +270,35 @@ class Exchange(Account):
 
     def state(self) -> dict[str, Any]:
         """State needed to restart the server, as JSON values."""
-        return {
-            **super().state(),
-            "due": self._queue.state(),
-            "now": self.now,
-            "halted": sorted(self.conditions.halted_symbols),
-            "untradable": sorted(self.conditions.untradable),
-        }
+        state = ExchangeState(
+            orders=list(self.orders.values()),
+            ledger=self.ledger,
+            executions=self._executions,
+            account_number=self.account_number,
+            last_stamp=self._last_stamp,
+            due=self._queue.events,
+            now=self.now,
+            halted=self.conditions.halted_symbols,
+            untradable=self.conditions.untradable,
+        )
+        values: dict[str, Any] = _STATE.dump_python(state, mode="json")
+        return values
 
-    def restore(self, values: Mapping[str, Any]) -> None:
+    def restore(self, values: object) -> None:
         """Load what `state` returned. Raises InputError if the values are damaged."""
         try:
-            super().restore(values)
-            self._queue.restore(values["due"])
-            self.now = values["now"]
-            self.conditions.halted_symbols = set(values["halted"])
-            self.conditions.untradable = set(values["untradable"])
-        except (KeyError, TypeError, ValueError):
+            state = _STATE.validate_python(values)
+        except ValueError:
             raise InputError("the fake server's state file is damaged; delete it or use another --state file") from None
+        for order in state.orders:
+            self.add_order(order)
+        self._open = {order.id: order for order in state.orders if order.open}
+        self.ledger = state.ledger
+        self._executions = state.executions
+        self.account_number = state.account_number
+        self._last_stamp = state.last_stamp
+        self._queue.events = state.due
+        self._queue.count = max((event.number for event in state.due), default=0)
+        self.now = state.now
+        self.conditions.halted_symbols = state.halted
+        self.conditions.untradable = state.untradable

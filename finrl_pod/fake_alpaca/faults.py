@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,26 +16,12 @@ from finrl_pod.errors import InputError
 from finrl_pod.fake_alpaca.settings import read_json_list
 from finrl_pod.random import key
 
-REQUEST_KINDS = {
-    "answer": "respond with `status` and `body` without handling the request",
-    "answer_after": "handle the request, but respond with `status` and `body`",
-    "drop": "break the connection without handling the request",
-    "drop_after": "handle the request, then break the connection",
-    "hang": "do not respond for `seconds`, then break the connection, without handling the request",
-    "hang_after": "handle the request, do not respond for `seconds`, then break the connection",
-    "delay": "wait `seconds`, then handle the request",
-    "delay_after": "handle the request, wait `seconds`, then respond",
-    "drip_after": "handle the request, send a response byte by byte for `seconds`, then break the connection",
-    "edit": "respond as usual, with the fields of `body` replaced (null removes one), in every element of a list",
-}
-STREAM_KINDS = {
-    "duplicate": "send the message twice",
-    "hold": "send the message after the next one, or after `seconds`",
-    "lose": "do not send the message",
-    "disconnect": "break the connection instead of sending the message",
-    "silence": "send nothing but pings for `seconds`",
-    "refuse": "send error 406 to a new connection and close it",
-}
+# docs/fake-alpaca.md explains the kinds.
+REQUEST_KINDS = (
+    *("answer", "answer_after", "drop", "drop_after", "hang", "hang_after"),
+    *("delay", "delay_after", "drip_after", "edit"),
+)
+STREAM_KINDS = ("duplicate", "hold", "lose", "disconnect", "silence", "refuse")
 
 
 @dataclass(frozen=True)
@@ -86,20 +73,8 @@ class Fault:
             )
         return cls(**values)
 
-    def matches_request(self, method: str, path: str, order: Mapping[str, Any]) -> bool:
-        """Whether the filters match a request. order: its body."""
-        return (
-            self.kind in REQUEST_KINDS
-            and self.method in ("", method)
-            and re.search(self.path, path) is not None
-            and self._matches_order(order)
-        )
-
-    def matches_message(self, event: str, order: Mapping[str, Any]) -> bool:
-        """Whether the filters match a stream message about an order."""
-        return self.kind in STREAM_KINDS and self.event in ("", event) and self._matches_order(order)
-
-    def _matches_order(self, order: Mapping[str, Any]) -> bool:
+    def matches_order(self, order: Mapping[str, Any]) -> bool:
+        """Whether the filters match the order in a body or message."""
         return self.symbol in ("", order.get("symbol")) and self.side in ("", order.get("side"))
 
 
@@ -108,15 +83,13 @@ def read_faults(path: Path) -> list[Fault]:
     return [Fault.from_json(rule) for rule in read_json_list(path)]
 
 
-_UNLIMITED = -1
-
-
 @dataclass
-class _Remaining:
-    """Counters of a rule: matches still to skip, and hits left (negative: unlimited)."""
+class _ActiveRule:
+    """A rule with its counters: matches still to skip, and hits left."""
 
+    rule: Fault
     skips: int
-    hits: int
+    hits: float
 
 
 class Faults:
@@ -124,13 +97,13 @@ class Faults:
 
     def __init__(self, rules: Sequence[Fault] = (), seed: int = 0) -> None:
         self._seed = seed
-        self._rules: list[tuple[Fault, _Remaining]] = []
+        self._rules: list[_ActiveRule] = []
         self._random = np.random.default_rng(key(seed, 0, "faults"))
         self.add(rules)
 
     def add(self, rules: Sequence[Fault]) -> None:
         """Append rules after the active ones."""
-        self._rules += [(rule, _Remaining(rule.skip, rule.times or _UNLIMITED)) for rule in rules]
+        self._rules += [_ActiveRule(rule, rule.skip, rule.times or math.inf) for rule in rules]
 
     def clear(self) -> None:
         """Remove all rules."""
@@ -139,30 +112,41 @@ class Faults:
     @property
     def waiting(self) -> list[Fault]:
         """Rules that may still hit."""
-        return [rule for rule, remaining in self._rules if remaining.hits]
+        return [active.rule for active in self._rules if active.hits]
 
     def for_request(self, method: str, path: str, order: Mapping[str, Any]) -> Fault | None:
         """Rule that hits a request, or None. order: the body of the request."""
-        return self._first_hit(lambda rule: rule.matches_request(method, path, order))
+        return self._first_hit(
+            lambda rule: (
+                rule.kind in REQUEST_KINDS
+                and rule.method in ("", method)
+                and re.search(rule.path, path) is not None
+                and rule.matches_order(order)
+            )
+        )
 
     def for_message(self, event: str, order: Mapping[str, Any]) -> Fault | None:
         """Rule that hits a stream message, or None."""
-        return self._first_hit(lambda rule: rule.kind != "refuse" and rule.matches_message(event, order))
+        kinds = set(STREAM_KINDS) - {"refuse"}
+        return self._first_hit(
+            lambda rule: rule.kind in kinds and rule.event in ("", event) and rule.matches_order(order)
+        )
 
     def for_connection(self) -> Fault | None:
         """Rule that refuses a new stream connection, or None."""
         return self._first_hit(lambda rule: rule.kind == "refuse")
 
     def _first_hit(self, matches: Callable[[Fault], bool]) -> Fault | None:
-        for rule, remaining in self._rules:
-            if not remaining.hits or not matches(rule):
+        for active in self._rules:
+            rule = active.rule
+            if not active.hits or not matches(rule):
                 continue
             if rule.probability < 1.0 and self._random.random() >= rule.probability:
                 continue
-            if remaining.skips:
-                remaining.skips -= 1
+            if active.skips:
+                active.skips -= 1
                 continue
-            remaining.hits -= 1
+            active.hits -= 1
             return rule
         return None
 

@@ -6,21 +6,28 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from typing import NamedTuple
+from zlib import crc32
 
-from finrl_pod.fake_alpaca import matching
-from finrl_pod.fake_alpaca.account import Account
-from finrl_pod.fake_alpaca.orders import Order, OrderTicket
+import numpy as np
+
+from finrl_pod.fake_alpaca.account import Account, Order, OrderTicket
 from finrl_pod.fake_alpaca.prices import Prices, Session, new_york
 from finrl_pod.fake_alpaca.settings import MarketConditions, Settings
-from finrl_pod.fake_alpaca.wire_format import decimal_text, floor_shares, unprocessable
+from finrl_pod.fake_alpaca.wire_format import decimal_text, floor_shares, price_decimal, unprocessable
+from finrl_pod.random import key
 
 PENDING_CHANGE = ("pending_cancel", "pending_replace")
 _GTC_SECONDS = 90 * 86_400.0  # a gtc order expires after 90 days
 _EXTENDED_CLOSE_HOUR = 20  # New York time
+_MIN_FIRST_PART = 0.1  # the first of two parts is 10% to 90% of an order
+_FIRST_PART_RANGE = 0.8
+
+PricePath = list[tuple[float, float]]  # corners: UTC epoch seconds, raw price
 
 
 class ScheduledEvent(NamedTuple):
@@ -33,36 +40,16 @@ class ScheduledEvent(NamedTuple):
 
 
 class EventQueue:
-    """Scheduled events by time, then by the order in which they were added. Their kinds are part of the state file."""
+    """A heap of scheduled events by time, then by the order in which they were added."""
 
     def __init__(self) -> None:
-        self._events: list[ScheduledEvent] = []
-        self._count = 0
+        self.events: list[ScheduledEvent] = []
+        self.count = 0  # of events ever scheduled
 
     def add(self, moment: float, kind: str, name: str) -> None:
         """Schedule an event."""
-        self._count += 1
-        heapq.heappush(self._events, ScheduledEvent(moment, self._count, kind, name))
-
-    def pop_due(self, moment: float) -> ScheduledEvent | None:
-        """Remove and return the next event that is due by a time; None if there is none."""
-        return heapq.heappop(self._events) if self._events and self._events[0].moment <= moment else None
-
-    @property
-    def next_due(self) -> float | None:
-        """Time of the next event, or None."""
-        return self._events[0].moment if self._events else None
-
-    def state(self) -> list[list[float | str]]:
-        """The events as JSON values for the state file."""
-        return [[e.moment, e.kind, e.name] for e in sorted(self._events)]
-
-    def restore(self, values: list[tuple[float, str, str]]) -> None:
-        """Load what `state` returned."""
-        self._events = []
-        self._count = 0
-        for moment, kind, name in values:
-            self.add(moment, kind, name)
+        self.count += 1
+        heapq.heappush(self.events, ScheduledEvent(moment, self.count, kind, name))
 
 
 class OrderLifecycle:
@@ -123,12 +110,12 @@ class OrderLifecycle:
         path = None if is_halted else self._prices.path(order.symbol, session)
         if order.time_in_force in ("opg", "cls"):
             auction = session.open if order.time_in_force == "opg" else session.close
-            fills = path is not None and matching.fills_in_auction(order, path)
+            fills = path is not None and fills_in_auction(order, path)
             due = max(auction, moment) + (self._conditions.fill_delay if fills else 0.0)
             self._queue.add(due, "fill" if fills else "lapse", order.id)
             return
         start = max(moment, session.open)
-        execution_time = None if path is None else matching.first_execution(order, path, start)
+        execution_time = None if path is None else first_execution(order, path, start)
         if order.time_in_force in ("ioc", "fok"):
             self._queue.add(start, "fill" if execution_time == start else "lapse", order.id)
             return
@@ -219,11 +206,11 @@ class OrderLifecycle:
             return
         path = self._prices.path(order.symbol, session)
         assert path is not None, "fills are only scheduled where the symbol has a bar"
-        price = matching.fill_price(order, path, moment)
+        price = fill_price(order, path, moment)
         left = order.remaining if order.notional is None else floor_shares((order.notional - order.value) / price)
         if left <= 0:
             return
-        quantity, gap = matching.first_part(order, left, self._conditions, self._settings.seed)
+        quantity, gap = first_part(order, left, self._conditions, self._settings.seed)
         self._book_fill(order, quantity, price, moment, complete=quantity >= left)
         if order.open:
             order.moments["filling"] = moment + gap
@@ -259,3 +246,71 @@ class OrderLifecycle:
             self._account.publish_order_event("order_cancel_rejected", order, moment)
         if complete:
             self._update_related_orders(order, moment)
+
+
+# ---- matching: when an order fills, at what price and in how many parts ----------------------------------------------
+
+
+def fills_in_auction(order: Order, path: PricePath) -> bool:
+    """Whether the limit of an order for the opening or closing auction allows it to fill there."""
+    price = auction_price(order, path)
+    if order.limit_price is None:
+        return True
+    return price <= order.limit_price if order.side == "buy" else price >= order.limit_price
+
+
+def auction_price(order: Order, path: PricePath) -> Decimal:
+    """The opening price for opg, the closing price for cls."""
+    return price_decimal(path[0 if order.time_in_force == "opg" else -1][1])
+
+
+def first_execution(order: Order, path: PricePath, start: float) -> float | None:
+    """First time from `start` on at which stop and limit allow the order to trade; None if there is none."""
+    begin: float | None = start
+    if order.stop_price is not None:
+        begin = first_crossing(path, start, float(order.stop_price), falling=order.side == "sell")
+    if begin is not None and order.limit_price is not None:
+        begin = first_crossing(path, begin, float(order.limit_price), falling=order.side == "buy")
+    return begin
+
+
+def first_crossing(path: PricePath, start: float, level: float, *, falling: bool) -> float | None:
+    """First time from `start` on at which the path is at or below (falling) or at or above a level; None if never."""
+    for (t0, p0), (t1, p1) in itertools.pairwise(path):
+        if t1 < start:
+            continue
+        if t0 < start:
+            p0 = p0 + (p1 - p0) * (start - t0) / (t1 - t0)
+            t0 = start
+        if (p0 <= level) if falling else (p0 >= level):
+            return t0
+        if (p1 <= level) if falling else (p1 >= level):
+            return t0 + (t1 - t0) * (level - p0) / (p1 - p0)
+    return None
+
+
+def fill_price(order: Order, path: PricePath, moment: float) -> Decimal:
+    """Fill price: auction price for opg and cls orders, otherwise the price on the path, or a better limit."""
+    if order.time_in_force in ("opg", "cls"):
+        return auction_price(order, path)
+    price = price_decimal(float(np.interp(moment, [t for t, _ in path], [p for _, p in path])))
+    if order.limit_price is None:
+        return price
+    return min(price, order.limit_price) if order.side == "buy" else max(price, order.limit_price)
+
+
+def first_part(order: Order, left: Decimal, conditions: MarketConditions, seed: int) -> tuple[Decimal, float]:
+    """(shares that fill first, simulated seconds until the rest fills); the second is 0 if the order fills at once.
+
+    left: shares still to fill. The draw depends only on the seed and the client order id.
+    """
+    if order.filled or order.order_class != "simple":  # two exits must not fill in part
+        return left, 0.0
+    rng = np.random.default_rng(key(seed, crc32(order.client_order_id.encode()), "partial fills"))
+    partial, share, gap = rng.random(3)
+    if partial >= conditions.partial:
+        return left, 0.0
+    first_quantity = left * Decimal(repr(_MIN_FIRST_PART + _FIRST_PART_RANGE * float(share)))
+    is_whole = order.qty is not None and order.qty % 1 == 0
+    quantity = first_quantity.to_integral_value() if is_whole else floor_shares(first_quantity)
+    return (quantity, float(gap) * conditions.partial_gap) if 0 < quantity < left else (left, 0.0)

@@ -8,12 +8,11 @@ machine share the monotonic clock, so a `ClockClient` that reads the anchor from
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import json
 import math
-import mmap
 import os
-import struct
 import threading
 import time
 from bisect import bisect_right
@@ -23,10 +22,14 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import count
 from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import TypeAdapter
 
 from finrl_pod.errors import InputError
+from finrl_pod.types import Floats
 
-_SLEEP_MARK_FORMAT = struct.Struct("<d")
 _POLL_SECONDS = 0.001  # real seconds between two checks of a sleeping client
 
 
@@ -102,11 +105,14 @@ class Anchor:
         return self.pace.advance(self.simulated_time, min(time.monotonic() - self.real, self.lease))
 
 
+_ANCHOR = TypeAdapter(Anchor)
+
+
 class ScaledClock:
     """Simulated clock of the fake server. It can jump ahead and change its pace; safe to use from several threads.
 
     path: file through which other processes read the clock (see `ClockClient`), or None.
-    sleep_mark: time until which the client of the clock sleeps; never set without a path.
+    sleep_mark: [1] end of the sleep of the client in UTC epoch seconds, 0 while it is awake; never set without a path.
     """
 
     def __init__(self, start: datetime, pace: Pace, path: Path | None = None) -> None:
@@ -114,7 +120,7 @@ class ScaledClock:
         self._path = path
         self._anchor = Anchor(time.monotonic(), start.timestamp(), pace)
         self._write()
-        self.sleep_mark = SleepMark() if path is None else SleepMark.create(path)
+        self.sleep_mark = np.zeros(1) if path is None else _sleep_mark(path, "w+")
 
     @property
     def pace(self) -> Pace:
@@ -161,56 +167,19 @@ class ScaledClock:
         if self._path is None:
             return
         anchor = self._anchor
-        text = json.dumps(
-            {
-                "real": anchor.real,
-                "simulated": anchor.simulated_time,
-                "slow": anchor.pace.slow,
-                "fast": anchor.pace.fast,
-                "windows": anchor.pace.windows,
-                "lease": anchor.lease,
-            }
-        )
+        text = json.dumps(dataclasses.asdict(anchor))
         # Replaced atomically for readers, but not synced to disk: it is useless after a crash and changes often.
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, self._path)
 
 
-class SleepMark:
-    """Time until which the client of a clock sleeps, in memory shared with the server; 0 while the client is awake.
+def _sleep_mark(clock: Path, mode: Literal["w+", "r+"]) -> Floats:
+    """The shared memory next to a clock file that holds the sleep mark. Raises OSError or ValueError if it is missing.
 
     A process that is killed during a sleep leaves its mark behind.
     """
-
-    def __init__(self, memory: mmap.mmap | None = None) -> None:
-        self._memory = bytearray(_SLEEP_MARK_FORMAT.size) if memory is None else memory
-
-    @classmethod
-    def create(cls, clock: Path) -> SleepMark:
-        """Create the shared mark next to a clock file (server side)."""
-        path = _sleep_mark_path(clock)
-        path.write_bytes(_SLEEP_MARK_FORMAT.pack(0.0))
-        return cls.attach(clock)
-
-    @classmethod
-    def attach(cls, clock: Path) -> SleepMark:
-        """Open the mark next to a clock file (client side). Raises OSError or ValueError if there is none."""
-        with _sleep_mark_path(clock).open("r+b") as file:
-            return cls(mmap.mmap(file.fileno(), _SLEEP_MARK_FORMAT.size))
-
-    @property
-    def until(self) -> float:
-        """End of the sleep in UTC epoch seconds, 0 while the client is awake."""
-        return float(_SLEEP_MARK_FORMAT.unpack_from(self._memory)[0])
-
-    def set(self, until: float) -> None:
-        """Record the end of a sleep; 0 means awake."""
-        _SLEEP_MARK_FORMAT.pack_into(self._memory, 0, until)
-
-
-def _sleep_mark_path(clock: Path) -> Path:
-    return clock.with_name(f"{clock.name}.asleep")
+    return np.memmap(clock.with_name(f"{clock.name}.asleep"), np.float64, mode, shape=(1,))
 
 
 class ClockClient:
@@ -227,7 +196,7 @@ class ClockClient:
         self._anchor = self._read()
         self._start = self.seconds()
         try:
-            self._sleep_mark = SleepMark.attach(path)
+            self._sleep_mark = _sleep_mark(path, "r+")
         except (OSError, ValueError):
             raise _not_a_clock(path) from None
 
@@ -250,7 +219,7 @@ class ClockClient:
         """
         end = self.seconds() + seconds
         deadline = time.monotonic() + max_real_seconds
-        self._sleep_mark.set(end)
+        self._sleep_mark[0] = end
         try:
             while (now := self.seconds()) < end and (left := deadline - time.monotonic()) > 0:
                 time.sleep(min(self._read().pace.real_between(now, end), left, _POLL_SECONDS))
@@ -259,14 +228,14 @@ class ClockClient:
 
     def wake(self) -> None:
         """Clear the sleep mark, then wait until a server that was running the clock fast has slowed it down."""
-        self._sleep_mark.set(0.0)
-        while self._runs_fast(self._read()):
+        self._sleep_mark[0] = 0.0
+        while True:
+            anchor = self._read()
+            windows = anchor.pace.windows
+            # Only a server that follows the sleep of its client sets a lease.
+            if not (math.isfinite(anchor.lease) and windows and anchor.seconds() < windows[0][0]):
+                return
             time.sleep(_POLL_SECONDS)
-
-    def _runs_fast(self, anchor: Anchor) -> bool:
-        """Whether the server runs the clock fast to the end of the sleep: only one that follows it sets a lease."""
-        windows = anchor.pace.windows
-        return math.isfinite(anchor.lease) and bool(windows) and anchor.seconds() < windows[0][0]
 
     def real_seconds(self, seconds: float) -> float:
         """Real duration of that many simulated seconds at the current pace, at least `min_real_seconds`."""
@@ -279,12 +248,9 @@ class ClockClient:
             status = os.stat(self._path)
             version = (status.st_ino, status.st_mtime_ns)
             if version != self._file_version:
-                values = json.loads(self._path.read_text(encoding="utf-8"))
-                windows = tuple((float(a), float(b)) for a, b in values["windows"])
-                pace = Pace(float(values["slow"]), float(values["fast"]), windows)
-                self._anchor = Anchor(float(values["real"]), float(values["simulated"]), pace, float(values["lease"]))
+                self._anchor = _ANCHOR.validate_json(self._path.read_bytes())
                 self._file_version = version
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError):
             raise _not_a_clock(self._path) from None
         return self._anchor
 
@@ -347,7 +313,7 @@ class ClockPacer:
         return min(_IDLE_POLL_SECONDS, wait)
 
     def _follow_sleep_mark(self) -> None:
-        until = self._clock.sleep_mark.until
+        until = float(self._clock.sleep_mark[0])
         if self._actions:
             until = min(until, self._actions[0][0])
         if until == self._fast_until:

@@ -1,31 +1,40 @@
-"""HTTP and websocket server around the simulated exchange: loopback only, one event loop, every request logged."""
+"""HTTP and websocket server around the simulated exchange: loopback only, one event loop, every request logged.
+
+The control API under /fake serves tests and demos: faults, clock jumps, market conditions and external orders.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
 from aiohttp import web
 
 from finrl_pod.errors import InputError, SetupError
-from finrl_pod.fake_alpaca.control_api import control_routes
 from finrl_pod.fake_alpaca.data_api import MarketData
 from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.faults import Fault, Faults
 from finrl_pod.fake_alpaca.prices import NEW_YORK, Prices
-from finrl_pod.fake_alpaca.request_pipeline import RequestCounter, RequestPipeline, TrafficLog, endpoint_not_found
-from finrl_pod.fake_alpaca.routes import data_routes, trading_routes
+from finrl_pod.fake_alpaca.routes import (
+    RequestCounter,
+    RequestPipeline,
+    TrafficLog,
+    data_routes,
+    endpoint_not_found,
+    trading_routes,
+)
 from finrl_pod.fake_alpaca.scaled_clock import ClockPacer, Pace, ScaledClock
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.fake_alpaca.stream import TradeUpdateHub
+from finrl_pod.fake_alpaca.wire_format import ApiError
 from finrl_pod.files import read_json, write_json
 from finrl_pod.types import Panel
 
@@ -33,6 +42,7 @@ HOST = "127.0.0.1"
 _MIN_TICK_SECONDS = 0.0005  # minimum real seconds between two polls of the event queue
 _STATE_VERSION = 1
 _START_HOUR = 8  # New York time at which a server that is started on a date begins
+_NUMERIC_CONDITIONS = ("fill_delay", "cancel_delay", "replace_delay", "clock_skew")
 _THREAD_TIMEOUT = 30.0  # real seconds to start, stop, or run a call in the server thread
 
 Result = TypeVar("Result")
@@ -127,7 +137,7 @@ class FakeAlpaca:
                 f"port {self._port} cannot be used ({error.strerror}); choose another one with --port"
             ) from None
         self._port = runner.addresses[0][1]
-        self.log.write("server", self.clock.seconds(), what="started", url=self.url, settings=_loggable(self.settings))
+        self.log.write("server", self.clock.seconds(), what="started", url=self.url)
         ticking = asyncio.create_task(self._tick())
         ready()
         try:
@@ -212,11 +222,6 @@ class FakeAlpaca:
             self._pacer.update()
             self.exchange.advance(self.clock.seconds())
 
-    def _wake_tick(self) -> None:
-        """Interrupt the wait of `_tick`: a request may have scheduled an earlier event."""
-        assert self._wake is not None
-        self._wake.set()
-
     def _on_exchange_event(self, kind: str, event: dict[str, Any]) -> None:
         self.log.write(kind, self.exchange.now, **event)
         if kind == "order":
@@ -226,26 +231,21 @@ class FakeAlpaca:
 
     def _application(self) -> web.Application:
         application = web.Application()
-        pipeline = RequestPipeline(
-            self.exchange, self.clock, self.faults, self.log, self._is_authorised, self._wake_tick
-        )
+        assert self._wake is not None
+        # A request may schedule an event that is earlier than the end of the wait of `_tick`.
+        wake = self._wake.set
+        pipeline = RequestPipeline(self.exchange, self.clock, self.faults, self.log, self._is_authorised, wake)
         for limit, routes in (("trading", trading_routes(self.exchange)), ("data", data_routes(self.data))):
             for method, path, handler in routes:
                 application.router.add_route(method, path, pipeline.wrap(handler, self._counters[limit]))
         application.router.add_get("/stream", self.hub.serve)
-        application.add_routes(control_routes(self))
+        application.add_routes(_control_routes(self))
         application.router.add_route("*", "/{tail:.*}", pipeline.wrap(endpoint_not_found, self._counters["trading"]))
         return application
 
     def _is_authorised(self, key: str, secret: str) -> bool:
         settings = self.settings
         return bool(key and secret) and settings.key in ("", key) and settings.secret in ("", secret)
-
-
-def _loggable(settings: Settings) -> dict[str, Any]:
-    """Settings as JSON values, without the keys."""
-    values = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("key", "secret")}
-    return json.loads(json.dumps(values, default=str))  # type: ignore[no-any-return]
 
 
 def _start_time(prices: Prices, start: datetime | date) -> datetime:
@@ -268,3 +268,115 @@ def _read_state(path: Path, panel: Panel, settings: Settings) -> dict[str, Any]:
                 f"{path} was written by a server with another {name}; use another --state file or the same {name}"
             )
     return saved_state
+
+
+# ---- control API -------------------------------------------------------------------------------------------------
+
+
+def _control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
+    """Routes under /fake. They need no keys (loopback only) and are neither rate-limited nor logged as requests."""
+
+    async def state(_: web.Request) -> web.Response:
+        exchange = server.exchange
+        exchange.advance(server.clock.seconds())
+        return web.json_response(
+            {
+                "now": server.clock.now().isoformat(),
+                "cash": str(exchange.ledger.cash),
+                "equity": str(exchange.balances(exchange.now).equity),
+                "positions": {s: str(h.qty) for s, h in sorted(exchange.ledger.holdings.items())},
+                "orders": len(exchange.orders),
+                "open_orders": len(exchange.open_orders()),
+                "faults_waiting": len(server.faults.waiting),
+                "records": len(server.log.records),
+            }
+        )
+
+    async def add_faults(request: web.Request) -> web.Response:
+        rules = await request.json()
+        server.faults.add([Fault.from_json(rule) for rule in (rules if isinstance(rules, list) else [rules])])
+        return web.json_response({"waiting": len(server.faults.waiting)})
+
+    async def clear_faults(_: web.Request) -> web.Response:
+        server.faults.clear()
+        return web.json_response({"waiting": 0})
+
+    async def clock(request: web.Request) -> web.Response:
+        change = await request.json()
+        if "jump" in change:
+            server.clock.jump(datetime.fromisoformat(change["jump"]))
+            server.exchange.advance(server.clock.seconds())
+        if "slow" in change or "fast" in change:
+            pace = server.clock.pace
+            server.set_pace(Pace(change.get("slow", pace.slow), change.get("fast", pace.fast), pace.windows))
+        return web.json_response({"now": server.clock.now().isoformat()})
+
+    async def submit_external_order(request: web.Request) -> web.Response:
+        """Submit an order of another client to the same account."""
+        order = server.exchange.submit(await request.json(), server.clock.seconds(), "foreign")
+        return web.json_response(order.to_json())
+
+    async def conditions(request: web.Request) -> web.Response:
+        _change_conditions(server, await request.json())
+        return web.json_response({"ok": True})
+
+    async def reset(request: web.Request) -> web.Response:
+        options = json.loads(await request.read() or b"{}")
+        server.exchange.reset(Decimal(str(options.get("cash", server.settings.cash))), server.clock.seconds())
+        return web.json_response({"account": server.exchange.account_number})
+
+    handlers = {
+        ("GET", "state"): state,
+        ("POST", "faults"): add_faults,
+        ("DELETE", "faults"): clear_faults,
+        ("POST", "clock"): clock,
+        ("POST", "orders"): submit_external_order,
+        ("POST", "conditions"): conditions,
+        ("POST", "reset"): reset,
+    }
+    return [
+        web.route(method, f"/fake/{name}", _with_error_responses(handler))
+        for (method, name), handler in handlers.items()
+    ]
+
+
+def _change_conditions(server: FakeAlpaca, change: Mapping[str, Any]) -> None:
+    """Apply halts, delays and bar flaws, such as {"fill_delay": 60}. Raises InputError for an unknown key."""
+    known_keys = {"halted", "untradable", "suspended", "stale_after", "edits", *_NUMERIC_CONDITIONS}
+    unknown = set(change) - known_keys
+    if unknown:
+        raise InputError(f"unknown conditions {', '.join(sorted(unknown))}; use {', '.join(sorted(known_keys))}")
+    exchange = server.exchange
+    moment = server.clock.seconds()
+    exchange.advance(moment)
+    resumed_symbols = exchange.conditions.halted_symbols - set(change["halted"]) if "halted" in change else set()
+    exchange.conditions.halted_symbols |= set(change.get("halted", ()))
+    for symbol in sorted(resumed_symbols):
+        exchange.resume(symbol, moment)
+    if "untradable" in change:
+        exchange.conditions.untradable = set(change["untradable"])
+    if "suspended" in change:
+        exchange.conditions.is_suspended = change["suspended"] is True
+    for name in _NUMERIC_CONDITIONS:
+        if name in change:
+            setattr(exchange.conditions, name, float(change[name]))
+    if "stale_after" in change:
+        server.data.flaws.stale_after = str(change["stale_after"])
+    if "edits" in change:
+        server.data.flaws.edits = {(e["symbol"], e.get("date", "")): dict(e["fields"]) for e in change["edits"]}
+
+
+def _with_error_responses(
+    handler: Callable[[web.Request], Awaitable[web.Response]],
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Wrap a handler: errors in its input become JSON responses."""
+
+    async def handle(request: web.Request) -> web.Response:
+        try:
+            return await handler(request)
+        except ApiError as error:
+            return web.json_response(error.body, status=error.status)
+        except (InputError, ValueError, KeyError, TypeError) as error:
+            return web.json_response({"message": f"{type(error).__name__}: {error}"}, status=400)
+
+    return handle

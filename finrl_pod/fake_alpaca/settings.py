@@ -74,7 +74,7 @@ class Settings:
     day_trading_rule: bool = False
     sip: bool = True
     crypto: bool = False
-    actions: tuple[CorporateAction, ...] = field(default=())
+    actions: tuple[CorporateAction, ...] = ()
 
     def __post_init__(self) -> None:
         checks = {
@@ -100,8 +100,7 @@ class MarketConditions:
     """Conditions that tests change while the server runs, through `POST /fake/conditions`. Delays in simulated seconds.
 
     halted_symbols: symbols whose orders wait. untradable: symbols whose orders are refused.
-    partial, partial_gap: settings of the same names. is_suspended, no_shorting: the user has switched off new
-    orders, short sales.
+    partial, partial_gap: settings of the same names. is_suspended: the user has switched off new orders.
     clock_skew: seconds added to the time that GET clock returns.
     """
 
@@ -113,7 +112,6 @@ class MarketConditions:
     partial: float = 0.0
     partial_gap: float = 0.0
     is_suspended: bool = False
-    no_shorting: bool = False
     clock_skew: float = 0.0
 
 

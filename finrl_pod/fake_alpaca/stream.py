@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import WSMessage, WSMsgType, web
 
 from finrl_pod.fake_alpaca.faults import Faults
-from finrl_pod.fake_alpaca.request_pipeline import Authoriser, TrafficLog
+from finrl_pod.fake_alpaca.routes import Authoriser, TrafficLog
 
 _PING_SECONDS = 5.0  # real
 _CONNECTION_LIMIT_ERROR = [{"T": "error", "code": 406, "msg": "connection limit exceeded"}]

@@ -1,4 +1,4 @@
-"""Trading API: balances, positions, orders, activities, equity at each close, configuration; assets, clock, calendar.
+"""Trading API: balances, positions, orders, activities, equity at each close; assets, clock, calendar.
 
 Functions return JSON values and raise ApiError for requests that Alpaca would refuse. Moments are UTC epoch seconds.
 """
@@ -11,13 +11,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from finrl_pod.fake_alpaca.account import Order
 from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.order_validation import count_day_trades
-from finrl_pod.fake_alpaca.orders import Order
-from finrl_pod.fake_alpaca.prices import Session, new_york
+from finrl_pod.fake_alpaca.prices import new_york
 from finrl_pod.fake_alpaca.wire_format import (
     ID_NAMESPACE,
-    MALFORMED_BODY,
     NOT_FOUND,
     ApiError,
     QueryParameters,
@@ -68,7 +67,7 @@ def account(exchange: Exchange, moment: float) -> dict[str, Any]:
         "created_at": timestamp(exchange.prices.sessions.all[0].open),
         "trade_suspended_by_user": exchange.conditions.is_suspended,
         "multiplier": str(settings.multiplier),
-        "shorting_enabled": exchange.shorting,
+        "shorting_enabled": exchange.settings.shorting,
         "equity": decimal_text(balances.equity),
         "last_equity": decimal_text(ledger.last_equity),
         "long_market_value": decimal_text(balances.long),
@@ -82,11 +81,8 @@ def account(exchange: Exchange, moment: float) -> dict[str, Any]:
     }
     if settings.day_trading_rule:
         day_trades = count_day_trades(ledger.activities, exchange.prices.sessions, moment)
-        fields |= {
-            "pattern_day_trader": False,
-            "daytrade_count": day_trades,
-            "daytrading_buying_power": decimal_text(balances.buying_power * 2),
-        }
+        fields |= {"pattern_day_trader": False, "daytrade_count": day_trades}
+        fields["daytrading_buying_power"] = decimal_text(balances.buying_power * 2)
     return fields
 
 
@@ -251,55 +247,44 @@ def close_position(exchange: Exchange, symbol: str, query: Mapping[str, str], mo
     return exchange.submit(body, moment)
 
 
-def configure(exchange: Exchange, body: Any) -> dict[str, Any]:
-    """PATCH account/configurations: `suspend_trade` and `no_shorting` take effect, others must be known."""
-    configuration = configurations(exchange)
-    if not isinstance(body, Mapping):
-        raise ApiError(400, MALFORMED_BODY, "request body format is invalid")
-    for name, value in body.items():
-        if name not in configuration:
-            raise invalid_parameter(f"unknown configuration: {name[:40]}")
-        if isinstance(configuration[name], bool) and not isinstance(value, bool):
-            raise invalid_parameter(f"{name} must be true or false")
-        if name not in ("suspend_trade", "no_shorting") and value != configuration[name]:
-            raise invalid_parameter(f"{name} cannot be changed on this fake server")
-    conditions = exchange.conditions
-    conditions.is_suspended = body.get("suspend_trade", conditions.is_suspended)
-    conditions.no_shorting = body.get("no_shorting", conditions.no_shorting)
-    return configurations(exchange)
-
-
-def configurations(exchange: Exchange) -> dict[str, Any]:
-    """GET account/configurations."""
-    return {
-        "dtbp_check": "entry",
-        "fractional_trading": True,
-        "max_margin_multiplier": str(exchange.settings.multiplier),
-        "max_options_trading_level": 0,
-        "no_shorting": not exchange.shorting,
-        "pdt_check": "entry",
-        "ptp_no_exception_entry": False,
-        "suspend_trade": exchange.conditions.is_suspended,
-        "trade_confirm_email": "all",
-    }
-
-
 # ---- the market ---------------------------------------------------------------------------------------------------
 
 
 def asset(exchange: Exchange, name: str, moment: float) -> dict[str, Any]:
     """GET assets/{symbol or id}. Raises ApiError (404) for an unknown one."""
-    symbol = next((s for s in exchange.prices.symbols if name in (s, asset_id(s))), None)
-    if symbol is None:
-        raise ApiError(404, NOT_FOUND, f"asset not found for {name}")
-    return _asset(exchange, symbol, moment)
+    for entry in assets(exchange, {}, moment):
+        if name in (entry["symbol"], entry["id"]):
+            return entry
+    raise ApiError(404, NOT_FOUND, f"asset not found for {name}")
 
 
 def assets(exchange: Exchange, query: Mapping[str, str], moment: float) -> list[dict[str, Any]]:
     """GET assets, filtered by status, class and exchange."""
-    asset_list = [_asset(exchange, s, moment) for s in exchange.prices.symbols]
+    settings = exchange.settings
+    entries: list[dict[str, Any]] = []
+    for symbol in exchange.prices.symbols:
+        tradable = exchange.tradable(symbol, moment)
+        entries.append(
+            {
+                "id": asset_id(symbol),
+                "class": "crypto" if settings.crypto else "us_equity",
+                "exchange": "CRYPTO" if settings.crypto else "NASDAQ",
+                "symbol": symbol,
+                "name": f"{symbol} common stock",
+                "status": "active" if tradable else "inactive",
+                "tradable": tradable,
+                "marginable": True,
+                "shortable": settings.shorting,
+                "easy_to_borrow": settings.shorting,
+                "borrow_status": "easy_to_borrow",
+                "fractionable": True,
+                "margin_requirement_long": "50",
+                "margin_requirement_short": "50",
+                "attributes": [],
+            }
+        )
     filters = {"status": query.get("status"), "class": query.get("asset_class"), "exchange": query.get("exchange")}
-    return [a for a in asset_list if all(v in (None, "", a[k]) for k, v in filters.items())]
+    return [a for a in entries if all(v in (None, "", a[k]) for k, v in filters.items())]
 
 
 def clock(exchange: Exchange, moment: float) -> dict[str, Any]:
@@ -320,38 +305,14 @@ def calendar(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any
     start = parameters.day("start") or sessions.all[0].date
     end = parameters.day("end") or sessions.all[-1].date
     next_session = {a.date: b for a, b in zip(sessions.all, sessions.all[1:], strict=False)}
-    return [_calendar_day(s, next_session.get(s.date, s)) for s in sessions.between(start, end)]
-
-
-def _asset(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
-    tradable = exchange.tradable(symbol, moment)
-    return {
-        "id": asset_id(symbol),
-        "class": "crypto" if exchange.settings.crypto else "us_equity",
-        "exchange": "CRYPTO" if exchange.settings.crypto else "NASDAQ",
-        "symbol": symbol,
-        "name": f"{symbol} common stock",
-        "status": "active" if tradable else "inactive",
-        "tradable": tradable,
-        "marginable": True,
-        "shortable": exchange.shorting,
-        "easy_to_borrow": exchange.shorting,
-        "borrow_status": "easy_to_borrow",
-        "fractionable": True,
-        "margin_requirement_long": "50",
-        "margin_requirement_short": "50",
-        "attributes": [],
-    }
-
-
-def _calendar_day(session: Session, settlement: Session) -> dict[str, Any]:
-    open_time = new_york(session.open)
-    close_time = new_york(session.close)
-    return {
-        "date": session.date.isoformat(),
-        "open": f"{open_time:%H:%M}",
-        "close": f"{close_time:%H:%M}",
-        "session_open": "0400",
-        "session_close": "2000",
-        "settlement_date": settlement.date.isoformat(),
-    }
+    return [
+        {
+            "date": day.date.isoformat(),
+            "open": f"{new_york(day.open):%H:%M}",
+            "close": f"{new_york(day.close):%H:%M}",
+            "session_open": "0400",
+            "session_close": "2000",
+            "settlement_date": next_session.get(day.date, day).date.isoformat(),
+        }
+        for day in sessions.between(start, end)
+    ]

@@ -41,7 +41,6 @@ def test_odd_numbers_of_orders_are_refused(holder: Client, number: Any) -> None:
 @pytest.mark.parametrize("body", [DEEP, b"\xff\xfe", b"[1]", b"{", b'"text"', b"1", b""], ids=lambda b: repr(b[:8]))
 def test_odd_bodies_are_refused(holder: Client, body: bytes) -> None:
     assert refused(holder, "POST", "/v2/orders", data=body)
-    assert refused(holder, "PATCH", "/v2/account/configurations", data=body)
 
 
 @pytest.mark.parametrize(
@@ -88,19 +87,3 @@ def test_positions_are_found_and_closed_by_asset_id(holder: Client) -> None:
     assert holder("GET", f"/v2/positions/{asset_id('AAA')}")["symbol"] == "AAA"
     assert holder("DELETE", f"/v2/positions/{asset_id('AAA')}", params={"percentage": "50"})["qty"] == "5"
     holder("GET", f"/v2/positions/{asset_id('BBB')}", 404)
-
-
-def test_configuration_switches_short_sales_off_and_on(holder: Client) -> None:
-    order = {"symbol": "BBB", "qty": "1", "side": "sell", "type": "market", "time_in_force": "day"}
-    assert holder("PATCH", "/v2/account/configurations", json={"no_shorting": True})["no_shorting"] is True
-    assert holder("GET", "/v2/account")["shorting_enabled"] is False
-    assert "not allowed to short" in holder("POST", "/v2/orders", 403, json=order)["message"]
-    holder("PATCH", "/v2/account/configurations", json={"no_shorting": False})
-    holder("POST", "/v2/orders", 200, json=order)
-
-
-@pytest.mark.parametrize("change", [{"no_shorting": "yes"}, {"dance": True}, {"pdt_check": "exit"}])
-def test_unsupported_configurations_are_refused(holder: Client, change: dict[str, Any]) -> None:
-    before = holder("GET", "/v2/account/configurations")
-    assert refused(holder, "PATCH", "/v2/account/configurations", json=change)
-    assert holder("GET", "/v2/account/configurations") == before

@@ -55,7 +55,6 @@ def trade(client: Client) -> Client:
     ("path", "query"),
     [
         ("/v2/account", ""),
-        ("/v2/account/configurations", ""),
         ("/v2/account/activities", ""),
         ("/v2/account/portfolio/history", ""),
         ("/v2/orders", "status=all"),

@@ -343,7 +343,7 @@ def test_day_trading_rule_refuses_the_fourth_day_trade_of_a_small_account(start_
 
 
 def test_suspended_account_rejects_orders(client: Client) -> None:
-    client("PATCH", "/v2/account/configurations", json={"suspend_trade": True})
+    client("POST", "/fake/conditions", json={"suspended": True})
     assert client.buy(status=403)["message"] == "new orders are rejected by user request"
     assert client("GET", "/v2/account")["trade_suspended_by_user"] is True
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from finrl_pod.data.store import Store
 from finrl_pod.fake_alpaca.faults import Fault
-from finrl_pod.fake_alpaca.orders import Order
+from finrl_pod.fake_alpaca.account import Order
 from finrl_pod.fake_alpaca.scaled_clock import Pace
 from finrl_pod.fake_alpaca.server import FakeAlpaca
 from finrl_pod.fake_alpaca.settings import Settings
@@ -206,7 +206,7 @@ class DaemonHarness:
         """SIGKILL, and clear the daemon's sleep mark; may be called while the clock is stopped."""
         assert self.daemon is not None
         self.daemon.send_signal(signal.SIGKILL)
-        self.server.clock.sleep_mark.set(0.0)
+        self.server.clock.sleep_mark[0] = 0.0
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""

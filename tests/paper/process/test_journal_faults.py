@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from finrl_pod.fake_alpaca.orders import Order
+from finrl_pod.fake_alpaca.account import Order
 from finrl_pod.paper.journal.store import BUSY_SECONDS, Store
 from finrl_pod.paper.monitoring.status import orders as order_rows
 from finrl_pod.paper.monitoring.status import status
