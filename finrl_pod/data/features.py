@@ -67,11 +67,6 @@ def names() -> tuple[str, ...]:
     return tuple(_FEATURES)
 
 
-def is_registered(name: str) -> bool:
-    """Whether `register` was called for a name in this process by code outside the package."""
-    return name in _FEATURES and name not in BUILT_IN_FEATURES
-
-
 def available(panel: Panel) -> tuple[str, ...]:
     """Names of the registered features whose columns the panel has."""
     return tuple(name for name, feature in _FEATURES.items() if not _missing(feature, panel))

@@ -191,31 +191,28 @@ class RequestCounter:
         }
 
 
+@dataclass(frozen=True)
 class RequestPipeline:
     """Turns route handlers into aiohttp handlers. after_handling: called after each of them."""
 
-    def __init__(
-        self, exchange: Exchange, clock: ScaledClock, faults: Faults, log: TrafficLog,
-        is_authorised: Authoriser, after_handling: Callable[[], None],
-    ) -> None:  # fmt: skip
-        self._exchange = exchange
-        self._clock = clock
-        self._faults = faults
-        self._log = log
-        self._is_authorised = is_authorised
-        self._after_handling = after_handling
+    exchange: Exchange
+    clock: ScaledClock
+    faults: Faults
+    log: TrafficLog
+    is_authorised: Authoriser
+    after_handling: Callable[[], None]
 
     def wrap(self, handler: Handler, counter: RequestCounter) -> Callable[[web.Request], Any]:
         """An aiohttp handler that checks keys and rate limit, applies faults, calls `handler`, and logs the request."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            arrival_time = self._clock.seconds()
-            next_record = len(self._log.records)
+            arrival_time = self.clock.seconds()
+            next_record = len(self.log.records)
             body = _parse_json(await request.read())
             fault: Fault | None = None
             is_counted = False
             keys = (request.headers.get(h, "") for h in ("APCA-API-KEY-ID", "APCA-API-SECRET-KEY"))
-            if not self._is_authorised(*keys):
+            if not self.is_authorised(*keys):
                 status = 401
                 content = {"message": "unauthorized."}
             elif not (is_counted := counter.take(arrival_time)):
@@ -223,11 +220,11 @@ class RequestPipeline:
                 content = {"message": "rate limit exceeded"}
             else:
                 order = body if isinstance(body, Mapping) else {}
-                fault = self._faults.for_request(request.method, request.path, order)
+                fault = self.faults.for_request(request.method, request.path, order)
                 status, content = await self._call_handler(request, handler, body, fault)
-            self._log.write(
+            self.log.write(
                 "request",
-                self._clock.seconds(),
+                self.clock.seconds(),
                 arrived=arrival_time,
                 after=next_record,
                 method=request.method,
@@ -251,18 +248,18 @@ class RequestPipeline:
             return fault.status, fault.body
         if fault is not None and fault.kind == "delay":
             await asyncio.sleep(fault.seconds)
-        self._exchange.advance(self._clock.seconds())
+        self.exchange.advance(self.clock.seconds())
         try:
-            result = handler(ApiRequest(request.match_info, request.query, body, self._exchange.now))
+            result = handler(ApiRequest(request.match_info, request.query, body, self.exchange.now))
         except ApiError as error:
             result = error.status, error.body
-        self._after_handling()
+        self.after_handling()
         return result
 
     async def _respond(
         self, request: web.Request, status: int, content: Any, counter: RequestCounter, fault: Fault | None
     ) -> web.StreamResponse:
-        headers = counter.headers(self._clock.seconds())
+        headers = counter.headers(self.clock.seconds())
         if fault is not None:
             if fault.kind in ("hang", "hang_after"):
                 await _wait_while_connected(request, fault.seconds)

@@ -142,9 +142,6 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
     symbols = {s for s in (query.get("symbols") or "").split(",") if s}
     side = query.get("side")
     is_nested = query.get("nested") in ("true", "True")
-    first, last = (
-        exchange.find(query[name]).number if query.get(name) else None for name in ("after_order_id", "before_order_id")
-    )
 
     def matches(order: Order) -> bool:
         return (
@@ -154,8 +151,6 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
             and (not symbols or order.symbol in symbols)
             and side in (None, "", order.side)
             and not (is_nested and order.parent)
-            and (first is None or order.number > first)
-            and (last is None or order.number < last)
         )
 
     selected_orders = sorted(

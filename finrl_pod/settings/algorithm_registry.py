@@ -216,9 +216,4 @@ def register_algorithm(name: str) -> Callable[[type], type]:
     return add
 
 
-def is_registered(name: str) -> bool:
-    """Whether `register_algorithm` was called for a name in this process."""
-    return name in _CLASSES
-
-
 _CLASSES: dict[str, type] = {}

@@ -91,8 +91,6 @@ def test_strategies_of_ones_own_are_tested_on_validation_unless_asked_otherwise(
     assert [name for name, document in found.items() if "looks" in document] == ["test", "all"]
     assert run(["backtest", strategy_target, "--data", "main"]) == 0
     assert "Period: validation split, " in capsys.readouterr().out
-    assert run_backtest("equal_weight", data="main")["period"].endswith("compare with --split validation.")
-    assert "compare" not in run_backtest(strategy_target, data="main", split="all")["period"]
     assert run(["sweep", "--strategy", strategy_target, "--strategy", "equal_weight", "--data", "main"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("Period: ") == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from finrl_pod_app.report import contribution
-from finrl_pod_app.report.palette import styles
+from finrl_pod_app.report.charts import line_styles
 from finrl_pod_app.report.records import Attribution, make_report
 
 from tests.app.report_data import page_of, synthetic_document, synthetic_results
@@ -62,7 +62,7 @@ def test_sections_without_their_part_are_left_out() -> None:
     document["test"]["benchmark"] = None
     report = make_report(document)
     assert contribution.profit(report) == contribution.capacity_section(report) == ""
-    assert contribution.benchmark(report, styles(report.test.strategies)) == ""
+    assert contribution.benchmark(report, line_styles(report.test.strategies)) == ""
 
 
 def test_names_of_assets_are_escaped() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from finrl_pod_app.report.columns import return_interval
-from finrl_pod_app.report.edge_text import practically_base_sentence, verdict_paragraph
 from finrl_pod_app.report.records import PracticallyBase, Rung, RungPeriod, RunReport, make_report
+from finrl_pod_app.report.verdict_text import practically_base_sentence, verdict_paragraph
 
 START = r"^(Not promoted|Promoted)\. Mean active return on test after costs: ([+-][\d.]+%) per year over (.+?), "
 INTERVAL = r"90% interval ([+-][\d.]+)% to ([+-][\d.]+)%\."

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.report.edge_text import verdict_paragraph
 from finrl_pod_app.report.records import make_report
+from finrl_pod_app.report.verdict_text import verdict_paragraph
 
 from finrl_pod import user_files
 from finrl_pod.settings.run import FeatureConfig, MandateConfig

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from finrl_pod_app.api.figures import STATUS_COLOURS
 from finrl_pod_app.api.results import (
     AuditResult,
     Backtest,
@@ -19,10 +18,10 @@ from finrl_pod_app.api.results import (
     VerdictResult,
     WalkforwardResult,
 )
+from finrl_pod_app.report.builder import CURVES_FILE as CURVES
+from finrl_pod_app.report.charts import line_styles
 from finrl_pod_app.report.columns import display_name
-from finrl_pod_app.report.curves import FILE as CURVES
 from finrl_pod_app.report.html import write_report
-from finrl_pod_app.report.palette import styles
 from finrl_pod_app.report.records import make_report
 
 from finrl_pod.errors import InputError, RunError
@@ -67,7 +66,7 @@ def test_backtest_draws_growth_and_drawdown_beside_its_baselines() -> None:
     assert next(reversed(growth)) == "minimum variance"  # on top of the others
     for name, trace in growth.items():
         result = RESULTS[name.replace(" ", "_")]
-        assert trace.line.color == styles(["minimum_variance", "equal_weight", "index"])[result.name].colour
+        assert trace.line.color == line_styles(["minimum_variance", "equal_weight", "index"])[result.name].colour
         np.testing.assert_allclose(trace.y, result.equity / result.equity[0])
         np.testing.assert_allclose(declines[name].y, drawdown(result.equity))
     assert growth["minimum variance"].line.width > growth["equal weight"].line.width
@@ -91,9 +90,6 @@ def test_backtest_is_compared_saved_and_loaded_with_its_baselines(tmp_path: Path
     assert list(again.baselines) == ["equal_weight", "index"]
     np.testing.assert_array_equal(again.baselines["index"].equity, RESULTS["index"].equity)
     assert again._repr_html_() == shown
-    old = tmp_path / "old.json"  # of a version without baselines
-    old.write_text((tmp_path / "one.json").read_text().replace('"baselines"', '"unknown"'))
-    assert Backtest.load(old).baselines == {}
 
 
 def test_backtest_draws_its_growth_over_a_baseline() -> None:
@@ -123,27 +119,28 @@ def test_a_baseline_with_the_name_of_the_tested_strategy_does_not_replace_it() -
     assert result._repr_html_().count("<td>equal weight</td>") == 1
 
 
-def test_tournament_draws_test_equity_above_the_scores_by_generation(tournament: TournamentResult) -> None:
+def test_tournament_draws_test_equity_and_its_drawdown(tournament: TournamentResult) -> None:
     figure = tournament.plot()
-    growth, scores = lines(figure), lines(figure, "y2")
-    assert set(growth) == {display_name(name) for name in STRATEGIES}
+    growth = lines(figure)
+    assert set(growth) == set(lines(figure, "y2")) == {display_name(name) for name in STRATEGIES}
     assert {name for name, trace in growth.items() if trace.visible is True} == {
         "champion", "index", "equal weight", "equal weight buy and hold",
     }  # fmt: skip
     assert {name for name, trace in growth.items() if trace.line.color == "#d55e00"} == {"champion"}
     champion = RESULTS["champion"].equity
     np.testing.assert_allclose(growth["champion"].y, champion / champion[0])
+
+
+def test_tournament_draws_its_scores_by_generation(tournament: TournamentResult) -> None:
+    figure = tournament.plot(scores=True)
+    scores = lines(figure)
     # Four agents of each of generations 3 to 6, the best last.
     assert list(scores["best"].x) == [3, 4, 5, 6]
     np.testing.assert_allclose(scores["best"].y, [0.95, 1.07, 1.19, 1.31])
     np.testing.assert_allclose(scores["median"].y, [0.905, 1.025, 1.145, 1.265])
     assert list(scores["equal weight"].y) == [1.1, 1.1]
     assert len(scores["agent"].y) == 16
-    top = max(result.equity.max() / result.equity[0] for name, result in RESULTS.items() if display_name(name) in {
-        "champion", "index", "equal weight", "equal weight buy and hold",
-    })  # fmt: skip
-    assert 10 ** figure.layout.yaxis.range[1] == pytest.approx(top, rel=0.1)  # hidden curves do not set the range
-    assert figure.layout.xaxis2.title.text == "generation"
+    assert figure.layout.xaxis.title.text == "generation"
 
 
 def test_tournament_scores_are_those_of_all_agents_of_its_folder(tournament: TournamentResult) -> None:
@@ -153,13 +150,13 @@ def test_tournament_scores_are_those_of_all_agents_of_its_folder(tournament: Tou
     row = {name: value for name, value in tournament.document["leaderboard"][0].items() if name != "assignment"}
     agents = [{**row, "id": name, "generation": 2, "score": score} for name, score in (("a", 0.1), ("b", None))]
     (metrics / "0002.json").write_text(json.dumps({"slots": [], "rows": [], "agents": agents}))
-    scores = lines(tournament.plot(), "y2")
+    scores = lines(tournament.plot(scores=True))
     assert len(scores["agent"].y) == 17
     np.testing.assert_allclose(scores["median"].y[0], 0.89)  # of 0.1, 0.86, 0.89, 0.92, 0.95
 
 
 def test_tournament_without_curves_draws_its_leaderboard_alone(tournament: TournamentResult, tmp_path: Path) -> None:
-    again = TournamentResult.load(tournament.save(tmp_path / "saved.json"))
+    again = TournamentResult(tournament.document)
     assert set(lines(again.plot())) == {"agent", "best", "median", "equal weight"}
     assert "leaderboard" in again.plot().layout.title.text
     (tmp_path / CURVES).write_bytes(b"damaged")
@@ -212,12 +209,9 @@ def test_tournament_without_a_market_has_a_mean_return_and_no_verdict() -> None:
 
 def test_audit_is_a_table_of_findings_with_failures_first() -> None:
     audit = AuditResult({"subject": "equal_weight", "clean": False, "findings": FINDINGS})
-    cells = audit.plot().data[0].cells
-    assert list(cells["values"][0]) == ["fail", "warn", "warn", "pass"]
-    assert list(cells["values"][1]) == ["fills", "data", "data", "leakage"]
-    assert cells["values"][3][1] == "RRC falls &lt;67%&gt;."
-    assert list(cells.fill.color[0]) == [STATUS_COLOURS[status] for status in cells["values"][0]]
     frame = audit.to_frame()
+    assert list(frame["status"]) == ["fail", "warn", "warn", "pass"]
+    assert "RRC falls &lt;67%&gt;." in audit._repr_html_()
     assert list(frame.columns) == ["status", "bar", "value", "message"]
     assert frame.index.names == ["check", "part"]
     assert list(frame.loc["data", "message"]) == ["RRC falls <67%>.", "Closes only."]
@@ -230,21 +224,15 @@ def test_audit_is_a_table_of_findings_with_failures_first() -> None:
     ]
 
 
-def test_verdict_is_a_frame_and_a_figure_of_all_rules() -> None:
+def test_verdict_is_a_table_of_all_rules() -> None:
     verdict = VerdictResult({"promoted": False, "rules": RULES, "reasons": ["edge"]})
     frame = verdict.to_frame()
     assert (list(frame.index), frame.index.name) == (["edge", "drawdown", "break_even", "audit"], "rule")
     assert list(frame.columns) == ["value", "limit", "passed", "sentence"]
     pd.testing.assert_series_equal(frame["value"], pd.Series([0.2, 0.3, np.nan, 0.0], frame.index, name="value"))
     assert frame["passed"].sum() == 3
-    table = verdict.plot().data[0]
-    outcome, rule, value, limit, sentence = table.cells.values
-    assert list(outcome) == ["fail", *["pass"] * 3]
-    assert list(rule) == ["edge", "drawdown", "break even", "audit"]
-    assert list(value) == ["0.2", "30.0%", "∞", "0"]
-    assert list(limit) == ["0.05", "50.0%", "15 bp", "0"]
-    assert list(table.cells.fill.color[0]) == [STATUS_COLOURS["fail"], *[STATUS_COLOURS["pass"]] * 3]
-    assert sentence[2] == "above every &lt;cost&gt;"
+    shown = verdict._repr_html_()
+    assert "<td>break even</td><td>∞</td><td>15 bp</td><td>pass</td><td>above every &lt;cost&gt;</td>" in shown
 
 
 def test_walkforward_draws_each_seed_their_mean_and_equal_weight() -> None:
@@ -260,4 +248,4 @@ def test_walkforward_draws_each_seed_their_mean_and_equal_weight() -> None:
     assert list(drawn["seed"].text) == ["seed 1", "seed 3", "seed 1", "seed 3"]
     np.testing.assert_allclose(drawn["mean of the seeds"].y, [1.2, 2.2])
     assert list(drawn["equal weight"].y) == [0.7, None]
-    assert drawn["equal weight"].line.color == styles(["equal_weight"])["equal_weight"].colour
+    assert drawn["equal weight"].line.color == line_styles(["equal_weight"])["equal_weight"].colour

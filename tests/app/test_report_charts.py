@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finrl_pod_app.report import charts, contribution, palette
+from finrl_pod_app.report import charts, contribution
 from finrl_pod_app.report.builder import bootstrap_band
-from finrl_pod_app.report.palette import styles
+from finrl_pod_app.report.charts import line_styles
 from finrl_pod_app.report.records import Band, Capacity, CostPoint
 
 from finrl_pod.display import MAX_POINTS
@@ -66,8 +66,8 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_strategies_can_be_told_apart(sight: str) -> None:
-    names = ("champion", *palette.BASELINE_STYLES)
-    colours = {name: style.colour for name, style in styles(names).items()}
+    names = ("champion", *charts.BASELINE_STYLES)
+    colours = {name: style.colour for name, style in line_styles(names).items()}
     assert len(set(colours.values())) == len(names)
     for one, other in itertools.combinations(names, 2):
         assert difference(colours[one], colours[other], sight) >= 18, (one, other)
@@ -77,11 +77,11 @@ def test_strategies_can_be_told_apart(sight: str) -> None:
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_neighbours_in_a_stack_can_be_told_apart(sight: str) -> None:
-    colours = palette.area_colours(charts.NAMED_ASSETS)
+    colours = charts.area_colours(charts.NAMED_ASSETS)
     assert len(set(colours)) == charts.NAMED_ASSETS
     for one, other in itertools.pairwise(colours):
         assert difference(one, other, sight) >= 48
-    assert palette.area_colours(charts.NAMED_ASSETS + 1)[-1] == colours[0]
+    assert charts.area_colours(charts.NAMED_ASSETS + 1)[-1] == colours[0]
 
 
 def label(value: float, distance: float) -> str:
@@ -132,10 +132,10 @@ def test_every_axis_of_percentages_has_digits_for_its_ticks() -> None:
 
 
 def test_colours_are_distinct_and_have_contrast_in_light_and_dark() -> None:
-    style_by_name = styles(STRATEGIES)
+    style_by_name = line_styles(STRATEGIES)
     assert list(style_by_name) == list(STRATEGIES)
     assert len({style.colour for style in style_by_name.values()}) == len(STRATEGIES)
-    assert len({(style.colour, style.dash) for style in styles([f"s{i}" for i in range(10)]).values()}) == 10
+    assert len({(style.colour, style.dash) for style in line_styles([f"s{i}" for i in range(10)]).values()}) == 10
     for style in style_by_name.values():
         assert contrast(style.colour, "#ffffff") >= 3.0
         assert contrast(style.colour, "#14171a") >= 3.0
@@ -143,7 +143,7 @@ def test_colours_are_distinct_and_have_contrast_in_light_and_dark() -> None:
 
 def test_strategy_has_the_same_colour_in_all_charts() -> None:
     results = synthetic_results(bars=60)
-    style_by_name = styles(results)
+    style_by_name = line_styles(results)
     for figure in (charts.equity_figure(results), charts.drawdown_figure(results)):
         assert {line.meta: line.line.color for line in figure.data} == {
             n: style.colour for n, style in style_by_name.items()
@@ -155,9 +155,9 @@ def test_the_subject_of_a_backtest_has_a_wide_solid_line_in_its_colour() -> None
     names = ("momentum_12_1", "equal_weight", "index")
     lines = charts.costs_figure(synthetic_results(bars=60, names=names)).data
     assert [line.meta for line in lines] == [*reversed(names)]
-    assert (lines[-1].line.dash, lines[-1].line.width) == ("solid", palette.SUBJECT_WIDTH)
-    assert all(line.line.width < palette.SUBJECT_WIDTH for line in lines[:-1])
-    assert lines[-1].line.color == styles(names)["momentum_12_1"].colour
+    assert (lines[-1].line.dash, lines[-1].line.width) == ("solid", charts.SUBJECT_WIDTH)
+    assert all(line.line.width < charts.SUBJECT_WIDTH for line in lines[:-1])
+    assert lines[-1].line.color == line_styles(names)["momentum_12_1"].colour
 
 
 def test_stacked_weights_sum_to_one() -> None:
@@ -228,7 +228,7 @@ def test_active_growth_is_the_ratio_of_both_curves() -> None:
     expected = (champion.equity[-1] / champion.equity[0]) / (index.equity[-1] / index.equity[0]) - 1
     assert (line.y[0], line.y[-1]) == pytest.approx((0.0, expected))
     assert line.name == "over index"
-    assert line.line.color == styles(results)["index"].colour
+    assert line.line.color == line_styles(results)["index"].colour
 
 
 def test_a_month_far_above_the_others_is_cut_off_and_labelled() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finrl_pod_app.report import curves
+from finrl_pod_app.report import builder
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.report.records import RunReport, make_report
@@ -92,8 +92,8 @@ def test_curves_are_read_back(tmp_path: Path) -> None:
     results = synthetic_results()
     results["champion"] = replace(results["champion"], cost_parts={"commission": results["champion"].costs})
     write_report(tmp_path, synthetic_report(results), results)
-    data = (tmp_path / curves.FILE).read_bytes()
-    read = curves.parse_curves(data)
+    data = (tmp_path / builder.CURVES_FILE).read_bytes()
+    read = builder.parse_curves(data)
     assert list(read) == list(results)
     for name, result in results.items():
         np.testing.assert_array_equal(read[name].times, result.times)
@@ -105,7 +105,7 @@ def test_curves_are_read_back(tmp_path: Path) -> None:
     assert list(champion.cost_parts) == ["commission"]
     for damaged in (b"", data[:100], data[:-8], data.replace(b"equity", b"eqxity")):
         with pytest.raises(RunError, match=r"curves\.safetensors is damaged"):
-            curves.parse_curves(damaged)
+            builder.parse_curves(damaged)
 
 
 @pytest.mark.parametrize(

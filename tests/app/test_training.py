@@ -209,8 +209,6 @@ def test_other_costs_and_cash(out: Path) -> None:
     assert free["cumulative_return"] > plain["cumulative_return"] > dear["cumulative_return"]
     assert rich["costs_paid"] == pytest.approx(2 * plain["costs_paid"])
     assert rich["sharpe"] == pytest.approx(plain["sharpe"])
-    assert "Changed rules" not in run_backtest(out, cost_bps=10.0)["period"]
-    assert run_backtest(out, cost_bps=50.0)["period"].endswith("Changed rules: cost_bps = 50.0 (of the run: 10.0).")
 
 
 def test_sweep_uses_the_settings_of_its_run(out: Path) -> None:

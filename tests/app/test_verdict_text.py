@@ -55,12 +55,6 @@ def test_baselines_that_did_better_are_named_best_first() -> None:
     assert baselines_sentence(found.model_copy(update={"verdict": None})) == ""
 
 
-def test_many_better_baselines_are_counted_and_the_best_is_named() -> None:
-    better = {"a": 1.1, "b": 1.2, "c": 1.5, "d": 1.3}
-    assert baselines_sentence(report(champion=1.0, equal_weight=0.9, **better)).startswith("4 of 5 baselines had")
-    assert baselines_sentence(report(champion=1.0, **better)).endswith("the best: c 1.50.")
-
-
 def test_what_comes_next_states_the_level_of_the_next_look() -> None:
     found = report()
     assert "look 3 at bars that overlap this test period and needs a p-value of at most 0.00833." in next_sentence(

@@ -15,8 +15,8 @@ import pytest
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.script.main import PAGES
-from finrl_pod_app.report.edge_text import verdict_paragraph
 from finrl_pod_app.report.records import read_report
+from finrl_pod_app.report.verdict_text import verdict_paragraph
 from finrl_pod_app.setup.presets import PRESETS, config_text, for_panel
 
 from finrl_pod.data.store import Store

@@ -11,7 +11,6 @@ fp.backtest(agent, market).plot()                     # on validation; split="te
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +20,6 @@ from finrl_pod_strategies.baselines import index_market, index_rules
 from finrl_pod_strategies.policy import ModelStrategy, PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
-from finrl_pod.data.features import is_registered as is_registered_feature
 from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
@@ -33,14 +31,11 @@ from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
-from finrl_pod.rl.networks.policies import is_registered as is_registered_policy
-from finrl_pod.settings.algorithm_registry import is_registered as is_registered_algorithm
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
 from finrl_pod.user_files import is_custom
 from finrl_pod_app.api import setup as api
-from finrl_pod_app.api.arguments import as_path, flag, number, whole_number
 from finrl_pod_app.api.markets import (
     DEFAULT_PRESET,
     Prices,
@@ -94,14 +89,18 @@ def backtest(
     """
     if split not in ("train", "validation", "test", "all"):
         raise InputError(f"split must be train, validation, test or all, got {split!r}")
-    cost_bps = None if cost_bps is None else number("cost_bps", cost_bps)
+    cost_bps = None if cost_bps is None else api.number("cost_bps", cost_bps)
     if isinstance(strategy, Panel | pd.DataFrame | api.Setup):
         raise InputError("the strategy comes first, then the prices: fp.backtest('equal_weight', prices)")
     if (folder := _folder_of_run(strategy)) is not None:
         return _backtest_champion(folder, prices, config, cost_bps, split, start, end)
     tested_strategy, counts_as_look = _strategy_of(strategy, prices)
+    if isinstance(strategy, TrainedAgent) and prices is None:
+        prices = strategy.market
     if prices is None:
-        prices = strategy.market if isinstance(strategy, TrainedAgent) else _sample_for(tested_strategy)
+        prices = "sample"
+        if isinstance(tested_strategy, PolicyStrategy) and tested_strategy.data_sha256 != Store().show(prices).sha256:
+            raise InputError(f"{tested_strategy.name} was trained on other prices than the sample: pass the prices")
     if isinstance(prices, api.Setup):
         panel = prices.panel
         settings = config or prices.config
@@ -138,18 +137,9 @@ def backtest(
     return Backtest(result, bars_name, looks, trades_table(result, market, period.rules), baselines, in_sample_warning)
 
 
-def _sample_for(strategy: Strategy) -> str:
-    """The built-in sample. Raises InputError for an agent that was trained on other prices."""
-    if isinstance(strategy, PolicyStrategy) and strategy.data_sha256 != Store().show("sample").sha256:
-        raise InputError(f"{strategy.name} was trained on other prices than the built-in sample: pass the prices")
-    return "sample"
-
-
 def _folder_of_run(run: object) -> Path | None:
-    """The folder of a run or of its result; None for anything else. Raises InputError for a result without one."""
+    """The folder of a run or of its result; None for anything else."""
     if isinstance(run, TournamentResult):
-        if run.folder is None:
-            raise InputError("this result was loaded from a file; give the folder of its run")
         return run.folder
     return Path(run) if isinstance(run, str | Path) and Path(run).is_dir() else None
 
@@ -243,9 +233,9 @@ def run_tournament(
 
     if isinstance(config, Panel | pd.DataFrame):
         raise InputError("prices are the second argument: fp.run_tournament('quick', prices, out=...)")
-    test = flag("test", test)
-    resume = flag("resume", resume)
-    out = as_path(out, "out must be a folder")
+    test = api.flag("test", test)
+    resume = api.flag("resume", resume)
+    out = api.as_path(out, "out must be a folder")
     run_config = _run_config(config, prices, settings, cost_bps)
     with progress_display(quiet=not progress_shown(progress)) as report:
         result = run(run_config, out, resume=resume, device=device, progress=report, test=test)
@@ -254,7 +244,7 @@ def run_tournament(
 
 def load_run(folder: str | Path) -> TournamentResult:
     """The result of a finished tournament from its folder. Raises RunError for a folder without one."""
-    path = as_path(folder, "a run must be the folder that run_tournament or finrl-pod tournament wrote")
+    path = api.as_path(folder, "a run must be the folder that run_tournament or finrl-pod tournament wrote")
     names = ("report.json", "result.json")  # the second on an environment without a market
     file = next((path / name for name in names if (path / name).is_file()), None)
     if file is None:
@@ -274,25 +264,11 @@ def _run_config(
     settings: Mapping[str, SettingValue] | None,
     cost_bps: float | None,
 ) -> RunConfig:
-    """The config of a run; its prices are stored. Warns of extensions that only this process knows."""
+    """The config of a run; its prices are stored."""
     config = load_config(config)
     if prices is not None:
         config = for_stored_panel(config, Store(), stored_panel(load_prices(prices)))
-    config = with_settings(config, settings, cost_bps)
-    agents = (config.agent, *config.cohorts)
-    descriptions = [
-        *(f"the feature {name!r}" for name in config.features.names if is_registered_feature(name)),
-        *(f"the policy {name!r}" for name in {agent.policy for agent in agents} if is_registered_policy(name)),
-        *(f"the algorithm {name!r}" for name in {x.algorithm for x in agents} if is_registered_algorithm(name)),
-    ]
-    if descriptions:
-        warnings.warn(
-            f"{', '.join(descriptions)} {'is' if len(descriptions) == 1 else 'are'} registered in this process only: "
-            "another one, such as finrl-pod audit, cannot open the run without registering it too; write it to a file "
-            "and use file.py:Name, which runs keep",
-            stacklevel=3,
-        )
-    return config
+    return with_settings(config, settings, cost_bps)
 
 
 def audit(
@@ -380,10 +356,10 @@ def walkforward(
     """
     from finrl_pod_app.training.walkforward import run_walkforward
 
-    out = as_path(out, "out must be a folder")
-    resume = flag("resume", resume)
-    folds = whole_number("folds", folds, 1)
-    seeds = whole_number("seeds", seeds, 1)
+    out = api.as_path(out, "out must be a folder")
+    resume = api.flag("resume", resume)
+    folds = api.whole_number("folds", folds, 1)
+    seeds = api.whole_number("seeds", seeds, 1)
     run_config = _run_config(config, prices, settings, cost_bps)
     document = run_walkforward(run_config, out, folds=folds, seeds=seeds, resume=resume, device=device)
     return WalkforwardResult(document, out)
@@ -394,5 +370,5 @@ def judge(run: str | Path | TournamentResult) -> VerdictResult:
     from finrl_pod.promotion.verdict import read_verdict
     from finrl_pod_app.report.records import report_of_run
 
-    folder = _folder_of_run(run) or as_path(run, "a run must be its folder or a TournamentResult")
+    folder = _folder_of_run(run) or api.as_path(run, "a run must be its folder or a TournamentResult")
     return VerdictResult(read_verdict(folder).to_dict() | report_of_run(folder).verdict_context(), folder)

@@ -17,7 +17,6 @@ from finrl_pod.errors import ConfigError, DataError, InputError
 from finrl_pod.settings.run import BUILT_IN_SPLITS, FeatureConfig, RunConfig, SplitConfig, load, parse
 from finrl_pod.types import Panel
 from finrl_pod_app.api import setup as api
-from finrl_pod_app.api.arguments import as_path, number
 from finrl_pod_app.prices.stored_prices import names_of
 from finrl_pod_app.setup.overrides import apply_settings, override_config
 from finrl_pod_app.setup.presets import PRESETS, for_panel, preset
@@ -54,7 +53,7 @@ def load_prices(
         panel = source
     elif isinstance(source, pd.DataFrame):
         panel = read_frame(source, name=name, **options)
-    elif (path := as_path(source, _PRICES_RULE)).suffix or path.is_dir():
+    elif (path := api.as_path(source, _PRICES_RULE)).suffix or path.is_dir():
         panel = dataclasses.replace(read_file(path, **options), name=without_suffix(path.name))
     else:
         panel = Store().load(str(source))
@@ -103,7 +102,7 @@ def with_settings(config: RunConfig, settings: Mapping[str, SettingValue] | None
     """The config with the arguments `settings` and `cost_bps`."""
     if not isinstance(settings, Mapping | None):
         raise InputError(f'settings must be a dict such as {{"tournament.pods": 4}}, got {settings!r}')
-    config = override_config(config, cost_bps=None if cost_bps is None else number("cost_bps", cost_bps))
+    config = override_config(config, cost_bps=None if cost_bps is None else api.number("cost_bps", cost_bps))
     return apply_settings(config, list((settings or {}).items()), "settings")
 
 
@@ -114,7 +113,7 @@ def load_config(config: RunConfig | str | Path) -> RunConfig:
     """
     if isinstance(config, RunConfig):
         return parse(dataclasses.asdict(config), "the config")  # checks types at run time
-    path = as_path(config, f"a config must be a RunConfig, a TOML file or a preset ({', '.join(PRESETS)})")
+    path = api.as_path(config, f"a config must be a RunConfig, a TOML file or a preset ({', '.join(PRESETS)})")
     return preset(str(config)) if isinstance(config, str) and not path.suffix and not path.is_file() else load(path)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -20,31 +20,17 @@ from finrl_pod.evaluate.attribution import COLUMNS as TRADE_COLUMNS
 from finrl_pod.evaluate.metrics import METRIC_NAMES, METRICS
 from finrl_pod.files import read_json, read_regular, to_plain, write_json
 from finrl_pod.promotion.gate import significance_per_look
-from finrl_pod.promotion.verdict import Rule, Verdict
+from finrl_pod.promotion.verdict import Verdict
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult
-from finrl_pod_app.api.figures import (
-    active_figure,
-    audit_figure,
-    backtest_figure,
-    tournament_figure,
-    verdict_figure,
-    walkforward_figure,
-)
-from finrl_pod_app.report.columns import (
-    CHAMPION,
-    champion_first,
-    champion_text,
-    display_name,
-    format_metric,
-)
-from finrl_pod_app.report.curves import FILE as CURVES
-from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
-from finrl_pod_app.report.edge_text import verdict_paragraph
+from finrl_pod_app.api import figures
+from finrl_pod_app.report.builder import CURVES_FILE as CURVES
+from finrl_pod_app.report.builder import MAX_CURVES_BYTES, parse_curves
+from finrl_pod_app.report.columns import CHAMPION, champion_first, champion_text, display_name, format_metric
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.mandate_text import comparison_sentence
 from finrl_pod_app.report.records import Comparison, RunReport, parse_report
-from finrl_pod_app.report.verdict_text import next_sentence_in_python, rule_cells, verdict_lines
+from finrl_pod_app.report.verdict_text import next_sentence, rule_cells, verdict_lines, verdict_paragraph
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -94,8 +80,8 @@ class Backtest:
         InputError for an unknown baseline.
         """
         if over is None:
-            return backtest_figure(self._compared(), self._title())
-        return active_figure(self.result, self._baseline(over), f"{self._title()}, over {display_name(over)}")
+            return figures.backtest_figure(self._compared(), self._title())
+        return figures.active_figure(self.result, self._baseline(over), f"{self._title()}, over {display_name(over)}")
 
     def _baseline(self, name: str) -> BacktestResult:
         if name not in self.baselines:
@@ -107,13 +93,18 @@ class Backtest:
         trades = {name: self.trades[name].to_numpy() for name in self.trades.columns}
         baselines = {name: {**vars(result)} for name, result in self.baselines.items()}
         values = {"split": self.split, "looks": self.looks, "result": {**vars(self.result)}, "trades": trades}
-        return _save(path, {**values, "baselines": baselines, "in_sample": self.in_sample}, "backtest")
+        target = Path(path)
+        plain = {"kind": "backtest", **values, "baselines": baselines, "in_sample": self.in_sample}
+        write_json(target, to_plain(_lists(plain)))
+        return target
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a saved backtest. Raises RunError for another file."""
-        values = _load(path, "backtest")
-        trades = pd.DataFrame(values.get("trades") or {}, columns=list(TRADE_COLUMNS))
+        values = read_json(Path(path))
+        if values.get("kind") != "backtest":
+            raise RunError(f"{path} holds no saved backtest; it has {json.dumps(values.get('kind'))}")
+        trades = pd.DataFrame(values["trades"], columns=list(TRADE_COLUMNS))
         for name in ("price", "profit"):
             trades[name] = trades[name].astype(float)
         return cls(
@@ -121,8 +112,8 @@ class Backtest:
             values["split"],
             values["looks"],
             trades.assign(time=pd.to_datetime(trades["time"])),
-            {name: _saved_result(result_values) for name, result_values in (values.get("baselines") or {}).items()},
-            values.get("in_sample"),
+            {name: _saved_result(result_values) for name, result_values in values["baselines"].items()},
+            values["in_sample"],
         )
 
     def comparison(self, baseline: str = "equal_weight") -> Comparison | None:
@@ -177,24 +168,27 @@ class Backtest:
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """A result that a command writes as JSON. document: its contents. folder: where it lies, or None."""
+    """A result that a command writes as JSON. document: its contents. folder: folder of the run, or None."""
 
-    KIND: ClassVar[str] = "document"
     document: Mapping[str, Any]
-    folder: Path | None = field(default=None)
-
-    def save(self, path: str | Path) -> Path:
-        """Write as JSON; `load` reads it back."""
-        return _save(path, {"document": dict(self.document)}, self.KIND)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a saved result. Raises RunError for another file."""
-        return cls(_load(path, cls.KIND)["document"])
+    folder: Path | None = None
 
     def __repr__(self) -> str:
         folder_text = "" if self.folder is None else f", folder={str(self.folder)!r}"
         return f"{type(self).__name__}({self._summary()!r}{folder_text})"
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()
+        if frame.index.names != [None]:
+            frame = frame.reset_index()
+        return table_html(self._title(), list(frame.itertuples(index=False, name=None)), tuple(frame.columns))
+
+    def to_frame(self) -> pd.DataFrame:
+        """The rows of the result."""
+        raise NotImplementedError
+
+    def _title(self) -> str:
+        return self._summary()
 
     def _summary(self) -> str:
         raise NotImplementedError
@@ -205,8 +199,6 @@ class TournamentResult(Document):
 
     Of a run without a test the strategies' figures are those on validation, and there is no verdict.
     """
-
-    KIND = "tournament"
 
     @property
     def promoted(self) -> bool:
@@ -238,24 +230,24 @@ class TournamentResult(Document):
         rows = [[strategies[name].get(column) for column in columns] for name in champion_first(strategies)]
         return pd.DataFrame(rows, pd.Index(champion_first(strategies), name="strategy"), columns, dtype=float)
 
-    def plot(self) -> Figure:
-        """Test equity of the champion and the baselines, and below it the validation scores by generation, from 1.
+    def plot(self, *, scores: bool = False) -> Figure:
+        """Test equity and drawdown of the champion and the baselines.
 
-        Without a test or the run folder there are scores only; without the folder, scores of the leaderboard. Raises
-        RunError if a file of the run is damaged.
+        scores: draw the validation scores by generation, from 1, instead. They are also drawn without a test or the run
+        folder; without the folder, scores of the leaderboard. Raises RunError if a file of the run is damaged.
         """
         curves = None if self.folder is None or not self._tested else self.folder / CURVES
-        results = parse_curves(read_regular(curves, MAX_BYTES)) if curves is not None and curves.exists() else {}
+        if curves is not None and curves.exists() and not scores:
+            results = parse_curves(read_regular(curves, MAX_CURVES_BYTES))
+            return figures.tournament_figure(results, f"Champion on {self._bars()}")
         if not self._has_market:
             title = f"Tournament on {self.document['environment']}"
-            return tournament_figure({}, self._scores(), None, title, "mean return of an episode")
-        agents_text = "the leaderboard" if self.folder is None else "all agents"
-        title = f"Champion on {self._bars()}" if results else f"Validation scores of {agents_text}"
-        score = self.report.base_score
+            return figures.scores_figure(self._scores(), None, title, "mean return of an episode")
+        title = f"Validation scores of {'the leaderboard' if self.folder is None else 'all agents'}"
         mandate = self.report.mandate or {}
         name = "equal_weight" if mandate.get("base", "none") == "none" else "mandate_at_tilt_zero"
-        base = None if score is None else (display_name(name), score)
-        return tournament_figure(results, self._scores(), base, title, "validation Sharpe ratio")
+        base = None if self.report.base_score is None else (display_name(name), self.report.base_score)
+        return figures.scores_figure(self._scores(), base, title, "validation Sharpe ratio")
 
     def _scores(self) -> pd.DataFrame:
         """Id, generation (from 1) and score of all agents, or without the run folder of the leaderboard."""
@@ -317,7 +309,7 @@ class TournamentResult(Document):
             return "\n".join([*lines, "Not tested: repeat it with resume=True and test=True."])
         lines += verdict_lines(self.report)
         lines += [] if folder is None else [f"Report: {folder / 'report.html'}"]
-        return "\n".join([*lines, next_sentence_in_python(self.report)])
+        return "\n".join([*lines, next_sentence(self.report)])
 
     def _repr_html_(self) -> str:
         champion = self._champion_text()
@@ -335,15 +327,13 @@ class TournamentResult(Document):
 class WalkforwardResult(Document):
     """A walk-forward evaluation: one training for each fold and seed."""
 
-    KIND = "walkforward"
-
     def to_frame(self) -> pd.DataFrame:
         """One row for each fold and seed, with its Sharpe ratio out of sample."""
         return pd.DataFrame(self.document["runs"])
 
     def plot(self) -> Figure:
         """Sharpe ratio of each fold: one marker for each seed, their mean, and equal weight."""
-        return walkforward_figure(self.to_frame(), self.document["folds"])
+        return figures.walkforward_figure(self.to_frame(), self.document["folds"])
 
     def _summary(self) -> str:
         return "promoted" if self.document["verdict"]["promoted"] else "not promoted"
@@ -358,8 +348,6 @@ class WalkforwardResult(Document):
 class AuditResult(Document):
     """An audit: what was checked, and what was found."""
 
-    KIND = "audit"
-
     @property
     def clean(self) -> bool:
         """Whether no check failed."""
@@ -370,10 +358,6 @@ class AuditResult(Document):
         rows = self._findings()
         index = pd.MultiIndex.from_tuples([(row["check"], row["part"]) for row in rows], names=["check", "part"])
         return pd.DataFrame(rows, columns=["status", "bar", "value", "message"]).set_index(index)
-
-    def plot(self) -> Figure:
-        """Every finding by check and part, in the colour of its status."""
-        return audit_figure(self._findings(), f"Audit of {self.document['subject']}: {self._summary()}")
 
     def _findings(self) -> list[dict[str, Any]]:
         """The findings, failures first, then warnings."""
@@ -386,18 +370,14 @@ class AuditResult(Document):
     def __str__(self) -> str:
         lines = [f"{f['status']}: {f['message']}" for f in self._findings() if f["status"] != "pass"]
         checks = ", ".join(dict.fromkeys(f["check"] for f in self.document["findings"]))
-        return "\n".join([f"Audit of {self.document['subject']}: {self._summary()}", *lines, f"Checked: {checks}."])
+        return "\n".join([self._title(), *lines, f"Checked: {checks}."])
 
-    def _repr_html_(self) -> str:
-        columns = ("status", "check", "part", "message")
-        rows = [tuple(row[column] for column in columns) for row in self._findings()]
-        return table_html(f"Audit of {self.document['subject']}: {self._summary()}", rows, columns)
+    def _title(self) -> str:
+        return f"Audit of {self.document['subject']}: {self._summary()}"
 
 
 class CheckResult(Document):
     """A check of a custom extension: what is wrong with it."""
-
-    KIND = "check"
 
     @property
     def passed(self) -> bool:
@@ -416,15 +396,9 @@ class CheckResult(Document):
     def __str__(self) -> str:
         return "\n".join([self._summary(), *(f"- {f['rule']}: {f['message']}" for f in self.document["faults"])])
 
-    def _repr_html_(self) -> str:
-        rows = [(fault["rule"], fault["message"]) for fault in self.document["faults"]]
-        return table_html(self._summary(), rows, ("rule", "what is wrong") if rows else ())
-
 
 class VerdictResult(Document):
     """The verdict of the promotion gate: its first paragraph, and each rule with its value and its limit."""
-
-    KIND = "verdict"
 
     @property
     def promoted(self) -> bool:
@@ -438,10 +412,6 @@ class VerdictResult(Document):
         frame = pd.DataFrame(rules, columns=["value", "limit", "passed", "sentence"]).set_index(index)
         return frame.astype({"value": float, "limit": float, "passed": bool})
 
-    def plot(self) -> Figure:
-        """A table of the rules with value, limit and outcome."""
-        return verdict_figure(self._rules(), f"Promotion gate: the champion is {self._summary()}")
-
     def __str__(self) -> str:
         return "\n".join(verdict_lines(self._report()))
 
@@ -451,20 +421,17 @@ class VerdictResult(Document):
         context = {name: self.document[name] for name in RunReport().verdict_context() if name in self.document}
         return parse_report({"verdict": verdict, **context})
 
-    def _rules(self) -> tuple[Rule, ...]:
-        verdict = self._report().verdict
-        return verdict.rules if verdict else ()
-
     def _summary(self) -> str:
         return "promoted" if self.promoted else "not promoted"
 
     def _repr_html_(self) -> str:
+        report = self._report()
         rows = [
             (display_name(rule.name), *rule_cells(rule), "pass" if rule.passed else "fail", rule.sentence)
-            for rule in self._rules()
+            for rule in (report.verdict.rules if report.verdict else ())
         ]
         head = ("rule", "value", "limit", "", "what")
-        return table_html(" ".join(verdict_paragraph(self._report())), rows, head)
+        return table_html(" ".join(verdict_paragraph(report)), rows, head)
 
 
 def _metrics_html(title: str, metrics: Mapping[str, Mapping[str, float | None]], note: str) -> str:
@@ -491,19 +458,6 @@ def _saved_result(values: Mapping[str, Any]) -> BacktestResult:
         carry=values["carry"],
         **arrays,
     )
-
-
-def _save(path: str | Path, values: Mapping[str, Any], kind: str) -> Path:
-    target = Path(path)
-    write_json(target, to_plain({"kind": kind, **_lists(values)}))
-    return target
-
-
-def _load(path: str | Path, kind: str) -> dict[str, Any]:
-    values: dict[str, Any] = read_json(Path(path))
-    if values.get("kind") != kind:
-        raise RunError(f"{path} holds no saved {kind}; it has {json.dumps(values.get('kind'))}")
-    return values
 
 
 def _lists(value: Any) -> Any:

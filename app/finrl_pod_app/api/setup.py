@@ -1,11 +1,12 @@
-"""Markets to train on, prepared from a config, and saved agents."""
+"""Markets to train on, saved agents, and checks of the arguments of the Python API."""
 
 from __future__ import annotations
 
 import dataclasses
+import operator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
 from finrl_pod_envs.market_env import MarketEnv
@@ -21,7 +22,6 @@ from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.tournament import snapshots
 from finrl_pod.types import AgentSnapshot, MarketTensor, Panel
 from finrl_pod.user_files import pinned
-from finrl_pod_app.api.arguments import as_path
 from finrl_pod_app.prices.market_setup import (
     check_settings,
     make_market,
@@ -60,12 +60,7 @@ class Setup:
             mandate_text = (
                 f"{display_name(mandate.base)} with tilt {mandate.tilt:g} and trade speed {mandate.trade_speed:g}"
             )
-        delay = environment.delay
-        fills = (
-            f"fills {delay} bar{'s' * (delay > 1)} after the decision"
-            if environment.fill == "next"
-            else "fills at the same close"
-        )
+        fills = "the same close" if environment.fill == "same_close" else f"delay {environment.delay}"
         return f"{environment.cost_bps:g} bp a trade, cash {environment.cash:,.0f}, {fills}, {mandate_text}"
 
     def _repr_html_(self) -> str:
@@ -184,3 +179,37 @@ def read_snapshot(path: str | Path) -> AgentSnapshot:
     if not file.is_file():
         raise RunError(f"there is no saved agent {str(path)!r}: give the path that fp.save_agent or agent.save wrote")
     return snapshots.load(file)
+
+
+def whole_number(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """An argument as int. Raises InputError unless it is a whole number from `low` to `high`, also of NumPy."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < low or (high is not None and number > high):
+        range_text = f"of at least {low:,}" if high is None else f"from {low:,} to {high:,}"
+        raise InputError(f"{name} must be a whole number {range_text}, got {value!r}")
+    return number
+
+
+def flag(name: str, value: Any) -> bool:
+    """An argument as bool. Raises InputError for anything but True and False: "no" would count as true."""
+    if value is True or value is False:
+        return bool(value)
+    raise InputError(f"{name} must be True or False, got {value!r}")
+
+
+def number(name: str, value: Any) -> float:
+    """An argument as float. Raises InputError unless it is a number, also of NumPy."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise InputError(f"{name} must be a number, got {value!r}")
+
+
+def as_path(value: object, rule: str) -> Path:
+    """An argument as a path. Raises InputError with the rule for anything but a text or a path."""
+    if isinstance(value, str | Path):
+        return Path(value)
+    value_text = repr(value) if value is None or isinstance(value, int | float) else type(value).__name__  # may be long
+    raise InputError(f"{rule}, got {value_text}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,13 +14,13 @@ import pandas as pd
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.display import table_html
+from finrl_pod.errors import InputError
 from finrl_pod.native.device import restored_threads
 from finrl_pod.rl.algorithms.factory import is_solved
 from finrl_pod.rl.training.learner import Callback, Learner
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
 from finrl_pod.settings.run import MAX_SEED, MAX_THREADS
 from finrl_pod_app.api import setup as api
-from finrl_pod_app.api.arguments import check_callback, flag, whole_number
 from finrl_pod_app.api.figures import learning_figure
 from finrl_pod_app.api.markets import Prices, make_market
 from finrl_pod_app.prices.market_setup import solved_start
@@ -103,12 +102,13 @@ def train(
     stops the training. threads: CPU threads of this training; by default the config, or one for a linear policy. Raises
     InputError for invalid arguments.
     """
-    check_callback(callback)
+    if not (callback is None or callable(callback)):
+        raise InputError(f"callback must be a function of the learner and its metrics, got {callback!r}")
     setup = market if isinstance(market, api.Setup) else make_market(market)
     config = setup.config
-    samples = whole_number("samples", samples, 1)
-    seed = None if seed is None else whole_number("seed", seed, 0, MAX_SEED)
-    threads = None if threads is None else whole_number("threads", threads, 0, MAX_THREADS)
+    samples = api.whole_number("samples", samples, 1)
+    seed = None if seed is None else api.whole_number("seed", seed, 0, MAX_SEED)
+    threads = None if threads is None else api.whole_number("threads", threads, 0, MAX_THREADS)
     if threads is None:
         # The operations of one linear policy are so small that further threads only wait for each other.
         threads = config.threads or (1 if getattr(config.agent, "policy", None) == "linear" else 0)
@@ -142,17 +142,14 @@ def train(
 
 def progress_shown(progress: bool | None) -> bool:
     """Whether to show progress: by default on a terminal and in a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else flag("progress", progress)
+    return sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else api.flag("progress", progress)
 
 
 @contextlib.contextmanager
 def _bar(*, is_visible: bool) -> Iterator[Any]:
-    """A bar on a terminal and in a notebook, otherwise a line for each tenth of the training."""
+    """A progress bar, or nothing if it is not visible."""
     if not is_visible:
         yield lambda samples, total, reward: None  # noqa: ARG005
-        return
-    if not progress_shown(None):
-        yield _line_per_tenth()
         return
     from rich.progress import Progress
 
@@ -163,20 +160,3 @@ def _bar(*, is_visible: bool) -> Iterator[Any]:
             bars.update(task, completed=samples, total=total, description=f"training, mean reward {reward:.4g}")
 
         yield advance
-
-
-def _line_per_tenth() -> Callable[[int, int, float], None]:
-    start = time.monotonic()
-    finished_tenths = 0
-
-    def advance(samples: int, total: int, reward: float) -> None:
-        nonlocal finished_tenths
-        if 10 * samples // total > finished_tenths:
-            finished_tenths = 10 * samples // total
-            rate = samples / max(time.monotonic() - start, 1e-9)
-            sys.stderr.write(
-                f"training: {samples:,} of {total:,} samples, {rate:,.0f} samples/s, mean reward {reward:.4g}\n"
-            )
-            sys.stderr.flush()
-
-    return advance

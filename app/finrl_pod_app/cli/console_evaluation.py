@@ -37,8 +37,7 @@ def show_rules(report: RunReport) -> None:
     """Print the first paragraph of a verdict and the rules."""
     from rich.text import Text
 
-    from finrl_pod_app.report.edge_text import verdict_paragraph
-    from finrl_pod_app.report.verdict_text import edge_sentence, rule_cells, trials_text
+    from finrl_pod_app.report.verdict_text import edge_sentence, rule_cells, trials_text, verdict_paragraph
 
     console = make_console()
     verdict = report.verdict

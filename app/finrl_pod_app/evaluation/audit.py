@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,9 @@ def audit_strategy(
     features = strategy.feature_names
     fill = config.environment.fill
     normaliser = build_market(panel, features, (0, bars[0] - 1), fill).normaliser if features else None
+    restart = None  # imports the file of a `file.py:Class` again and replaces its features
+    if isinstance(target, str) and is_file_reference(target):
+        restart = partial(import_user_file, Path(target.rpartition(":")[0]), f"the strategy {target}")
     pipeline = Pipeline(
         name=name,
         panel=panel,
@@ -268,7 +272,7 @@ def audit_strategy(
         cash=config.environment.cash,
         out_of_sample=bars[0],
         strategies={name: strategy},
-        restart=_reimport(target) if isinstance(target, str) and is_file_reference(target) else None,
+        restart=restart,
     )
     varied_costs = CostSensitivity(bars, strategy if name == "index" else make_baseline(REFERENCE))
     cost = config.environment.cost_bps
@@ -289,15 +293,6 @@ def _opened_by_strategy(target: str | Strategy, first_record: int) -> list[Findi
     ]
     findings = opened_file_findings(dict.fromkeys((*import_records, *records)))
     return findings + unseen_reader_findings({path.name: text})
-
-
-def _reimport(target: str) -> Callable[[], None]:
-    """A function that imports the file of a `file.py:Class` again and replaces its features."""
-
-    def restart() -> None:
-        import_user_file(Path(target.rpartition(":")[0]), f"the strategy {target}")
-
-    return restart
 
 
 def audit_env(
@@ -410,8 +405,6 @@ def audit_env_factory(
 ) -> Callable[[MarketTensor, int, int], MarketEnv]:
     """A function that makes a few environments. Their cash earns no interest: it would resemble a wrong fill."""
     config = dataclasses.replace(config, cash_rates=())
-
-    def make_audit_env(market: MarketTensor, first: int, last: int) -> MarketEnv:
-        return make_env(market, config, first=first, last=last, envs=ENVIRONMENTS, group=GROUP, mandate=mandate)
-
-    return make_audit_env
+    return lambda market, first, last: make_env(
+        market, config, first=first, last=last, envs=ENVIRONMENTS, group=GROUP, mandate=mandate
+    )

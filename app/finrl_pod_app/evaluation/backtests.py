@@ -31,8 +31,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
 from finrl_pod.user_files import is_custom
-from finrl_pod_app.evaluation.benchmarks import BenchmarkAccount, find_benchmark
-from finrl_pod_app.evaluation.champions import champion_identity, reference_strategy
+from finrl_pod_app.evaluation.champions import BenchmarkAccount, champion_identity, find_benchmark, reference_strategy
 from finrl_pod_app.evaluation.mandate_report import comparison, mandate_parts, mandate_period
 from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, load_run_panel, splits_of_panel
 from finrl_pod_app.report.builder import bars_sentence, bootstrap_band, build_report, rule_sentences, subject_of
@@ -99,11 +98,6 @@ class BacktestInputs:
         environment = self.config.environment
         return MarketPeriod(self.market, self.first, self.last, rules_of(environment), environment.cash)
 
-    @property
-    def description(self) -> str:
-        """What is tested: the strategy, or the champion with its run."""
-        return self.name if self.run is None else f"{CHAMPION} of {self.run}"
-
     def log_look(self, benchmark: BenchmarkAccount | None = None) -> LookCount | None:
         """Log a look at its bars, by the strategy or by its benchmark; returns its number and the count of all looks.
 
@@ -112,7 +106,8 @@ class BacktestInputs:
         subject = self.subject if benchmark is None else benchmark.subject
         if subject is None or not self.shows_test:
             return None
-        activity = self.description if benchmark is None else benchmark.strategy.name
+        tested = self.name if self.run is None else f"{CHAMPION} of {self.run}"
+        activity = tested if benchmark is None else benchmark.strategy.name
         return log_look(self.panel, Span(self.first, self.last), subject, f"backtest of {activity}")
 
 
@@ -179,7 +174,13 @@ def run_backtest(
             report_parts |= {"looks": looks.number, "looks_so_far": looks.so_far}
         report = _report(inputs, outcome, benchmark_account, report_parts, with_band=out is not None)
         if out is not None:
-            _write(out, report, outcome.results, tables)
+            from finrl_pod.evaluate.export import write_results, write_table
+            from finrl_pod_app.report.html import write_report
+
+            write_report(out, report, outcome.results)
+            write_results(out, outcome.results)
+            for name, columns in tables.items():
+                write_table(out / name, pd.DataFrame(dict(columns)))
     return report
 
 
@@ -234,13 +235,18 @@ def _on_weights(inputs: BacktestInputs, benchmark_account: BenchmarkAccount | No
         reference = reference_strategy(inputs.config)
         if reference.name not in results:
             results[reference.name] = backtest(reference, *on_prices)
+    parts: ReportParts = {}
+    if recorder is not None:
+        desired_tilts = recorder.desired_tilts(results[CHAMPION].times, len(results[CHAMPION].symbols))
+        periods = {"test": mandate_period(inputs.config, results, desired_tilts)}
+        parts = mandate_parts(inputs.config, results, periods)
     has_curve = with_curve and not index and inputs.orders is None
     return _Outcome(
         results,
         strategy,
         cost_curve(strategy, inputs.market_period) if has_curve else None,
         orders=() if inputs.orders is None else inputs.orders.sentences(),
-        parts={} if recorder is None else _mandate_parts(inputs, recorder, results),
+        parts=parts,
     )
 
 
@@ -251,14 +257,6 @@ def run_references(tested_name: str, panel: Panel, period: MarketPeriod) -> dict
     """
     names = REFERENCES if panel.benchmark is not None else REFERENCES[:1]
     return {name: run_baseline(name, panel, period) for name in names if name != tested_name}
-
-
-def _mandate_parts(
-    inputs: BacktestInputs, recorder: MandateRecorder, results: Mapping[str, BacktestResult]
-) -> ReportParts:
-    champion = results[CHAMPION]
-    period = mandate_period(inputs.config, results, recorder.desired_tilts(champion.times, len(champion.symbols)))
-    return mandate_parts(inputs.config, results, {"test": period})
 
 
 def _on_paper(
@@ -312,7 +310,7 @@ def _report(
 ) -> RunReport:
     """The report of a backtest. with_band: add the bootstrap band of the equity curve."""
     results = outcome.results
-    report_parts = {**outcome.parts, **report_parts, "period": f"{period_sentence(inputs)}{_changes(inputs)}"}
+    report_parts = {**outcome.parts, **report_parts, "period": period_sentence(inputs)}
     rules = outcome.rules or rule_sentences(inputs.config.environment, inputs.panel)
     report_parts["rules"] = [*([inputs.in_sample] if inputs.in_sample else []), *rules, *outcome.orders]
     if meaning := bars_sentence(inputs.panel):
@@ -335,21 +333,6 @@ def _report(
         band=bootstrap_band(results[subject_of(results)].equity, inputs.config.seed) if with_band else None,
         parts=report_parts,
     )
-
-
-def _write(
-    out: Path,
-    report: RunReport,
-    results: Mapping[str, BacktestResult],
-    tables: Mapping[str, Mapping[str, Sequence[Any]]],
-) -> None:
-    from finrl_pod.evaluate.export import write_results, write_table
-    from finrl_pod_app.report.html import write_report
-
-    write_report(out, report, results)
-    write_results(out, results)
-    for name, columns in tables.items():
-        write_table(out / name, pd.DataFrame(dict(columns)))
 
 
 def prepare(
@@ -414,25 +397,7 @@ def period_sentence(inputs: BacktestInputs) -> str:
     if not inputs.shows_test:
         unseen = "Test bars are not shown; look at them once, at the end, with --split test."
         return f"Period: {name}, {first} to {last}. {unseen}"
-    if inputs.period == "all" and inputs.subject is None:
-        compare = "Strategies of your own are tested on validation by default: compare with --split validation."
-        return f"Period: {name}, {first} to {last}. {compare}"
     return f"Period: {name}, {first} to {last}."
-
-
-def _changes(inputs: BacktestInputs) -> str:
-    """A sentence on the market rules that differ from the run of a champion; empty if none differ."""
-    from finrl_pod.tournament.run_directory import RunDirectory
-
-    if inputs.run is None:
-        return ""
-    rules = inputs.config.environment
-    run_rules = RunDirectory.open(inputs.run).config.environment
-    names = [
-        item.name for item in dataclasses.fields(rules) if getattr(rules, item.name) != getattr(run_rules, item.name)
-    ]
-    changes = ", ".join(f"{name} = {getattr(rules, name)} (of the run: {getattr(run_rules, name)})" for name in names)
-    return f" Changed rules: {changes}." if changes else ""
 
 
 def with_seed(inputs: BacktestInputs, target: str, seed: int | None) -> BacktestInputs:

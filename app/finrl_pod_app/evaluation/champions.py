@@ -1,24 +1,26 @@
-"""Champions of runs: loading, their reference, their identity, and the trial log of a run."""
+"""Champions of runs, their reference, identity and trial log; and the benchmark of a backtest."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import inspect
+import json
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
-import numpy as np
-import torch
-from finrl_pod_strategies.baselines import make_baseline
+from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES, make_baseline, run_baseline
 from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.user_strategy import UserStrategy
+from finrl_pod_strategies.rule_based import BuyAndHold
+from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy, strategy_hash
 
 from finrl_pod.data.splits import Span, Splits
 from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import Ledger, backtest
+from finrl_pod.files import to_plain
 from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
@@ -30,7 +32,8 @@ from finrl_pod.rl.acting import run_members
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers
-from finrl_pod.types import AgentSnapshot, MarketTensor, Panel
+from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel, Tensor
+from finrl_pod.user_files import is_file_reference
 
 # Part of identities: raised when the same weights decide differently than before.
 DECISIONS = "0.1.0"
@@ -90,10 +93,7 @@ def champion_identity(config_sha256: str, run: RunDirectory, members: ChampionMe
     """Identity of a champion: hash of the config hash, `DECISIONS` and the weights."""
     digest = hashlib.sha256(repr((config_sha256, DECISIONS, members.ensemble_weights)).encode())
     for agent in members.ids:
-        weights = run.snapshot(agent).weights
-        for name in sorted(weights):
-            digest.update(name.encode())
-            digest.update(np.ascontiguousarray(weights[name].numpy()).tobytes())
+        _hash_weights(digest, run.snapshot(agent).weights)
     return digest.hexdigest()
 
 
@@ -108,31 +108,60 @@ def strategy_identity(strategy: Strategy) -> str:
     digest = hashlib.sha256(repr(strategy.name).encode())
     try:
         if isinstance(strategy, PolicyStrategy):
-            _update_digest(digest, [DECISIONS, strategy.rules, strategy.rule, strategy.ensemble_weights])
-            _update_digest(digest, strategy.weights())
+            digest.update(repr((DECISIONS, strategy.rules, strategy.rule, strategy.ensemble_weights)).encode())
+            for weights in strategy.weights():
+                _hash_weights(digest, weights)
         else:
             instance = strategy.inner if isinstance(strategy, UserStrategy) else strategy
-            _update_digest(digest, [inspect.getsource(type(instance)), vars(instance)])
+            contents = [inspect.getsource(type(instance)), to_plain(vars(instance))]
+            digest.update(json.dumps(contents, sort_keys=True).encode())
     except (TypeError, OSError):
         digest.update(uuid.uuid4().bytes)
     return digest.hexdigest()
 
 
-def _update_digest(digest: hashlib._Hash, value: Any) -> None:
-    """Add the type and contents of a value to a digest. Raises TypeError for a type whose contents are not known."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        digest.update(repr((value.dtype, value.shape)).encode() + np.ascontiguousarray(value).tobytes())
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        _update_digest(digest, {"": type(value).__qualname__, **vars(value)})
-    elif isinstance(value, Mapping):
-        _update_digest(digest, [item for key in sorted(value) for item in (key, value[key])])
-    elif isinstance(value, list | tuple):
-        digest.update(f"{type(value).__name__} {len(value)} ".encode())
-        for item in value:
-            _update_digest(digest, item)
-    elif value is None or isinstance(value, bool | int | float | str | bytes | np.generic):
-        digest.update(f"{type(value).__name__} {value!r} ".encode())
+def _hash_weights(digest: hashlib._Hash, weights: Mapping[str, Tensor]) -> None:
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(weights[name].cpu().contiguous().numpy().tobytes())
+
+
+@dataclass(frozen=True, eq=False)
+class BenchmarkAccount:
+    """The strategy of a benchmark. subject: its identity in the registry of looks, None for baselines and symbols."""
+
+    strategy: Strategy
+    subject: str | None = None
+
+    def result(self, panel: Panel, period: MarketPeriod) -> BacktestResult:
+        """Backtest it, traded to exact weights. Raises InputError without an index."""
+        strategy = self.strategy
+        if strategy.name in BASELINES and self.subject is None:
+            return run_baseline(strategy.name, panel, period)
+        if not set(strategy.feature_names) <= set(period.market.feature_names):
+            fit = (0, len(panel.times) - 1)
+            market = build_market(panel, strategy.feature_names, fit, period.market.fill_rule)  # type: ignore[arg-type]
+            period = replace(period, market=market)
+        return backtest(strategy, panel, period)
+
+
+def find_benchmark(name: str, tested_name: str, panel: Panel) -> BenchmarkAccount:
+    """The benchmark of a strategy: a symbol of the panel, a baseline by name, or `file.py:Class`.
+
+    tested_name: name of the strategy in results. Raises InputError for an unknown name, and for the tested strategy
+    itself.
+    """
+    if is_file_reference(name):
+        account = BenchmarkAccount(load_user_strategy(name, None), strategy_hash(name, None))
+    elif name in panel.symbols:
+        account = BenchmarkAccount(BuyAndHold(name))
+    elif name in BASELINES or name in SEEDED_BASELINES:
+        account = BenchmarkAccount(make_baseline(name))
     else:
-        raise TypeError(f"{type(value).__name__} has contents of unknown type")
+        names = (*BASELINES, *SEEDED_BASELINES, *panel.symbols)
+        close = get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]}?" if close else "give a symbol of the panel, a baseline, or file.py:Class"
+        raise InputError(f"unknown benchmark {name!r}: {hint}")
+    if account.strategy.name == tested_name:
+        raise InputError(f"the benchmark {name!r} is the tested strategy: choose another")
+    return account

@@ -58,24 +58,19 @@ class PaperRules:
             if self.hours is None
             else "Orders fill on a straight line from the next open to the next close.",
             f"Every trade costs {float(10_000 * rules.cost_rate):g} basis points of its value.",
-            *self._limits(),
             "Positions in a delisted ticker stay in the account at the last close.",
         ]
+        if rules.limits is not None:
+            sentences.append(
+                f"Target weights are cut to {float(100 * rules.limits.max_position):g}% of equity (what is cut is "
+                f"spread over the others), purchases to {float(100 * rules.limits.max_order):g}%."
+            )
         if rules.collar:
             sentences.append(
                 f"Limit prices are {float(100 * rules.collar):g}% from the prices of the decision; an order does not "
                 "fill if the auction price is beyond its limit."
             )
         return sentences
-
-    def _limits(self) -> list[str]:
-        limits = self.rules.limits
-        if limits is None:
-            return []
-        return [
-            f"Target weights are cut to {float(100 * limits.max_position):g}% of equity (what is cut is spread over "
-            f"the others), purchases to {float(100 * limits.max_order):g}%."
-        ]
 
 
 def rules_of_config(

@@ -31,7 +31,6 @@ from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats
 from finrl_pod_app.evaluation.champions import reference_strategy
 from finrl_pod_app.report.builder import yearly_returns
-from finrl_pod_app.report.edge_text import ACCOUNT
 from finrl_pod_app.report.records import (
     Added,
     Comparison,
@@ -42,6 +41,7 @@ from finrl_pod_app.report.records import (
     StopRule,
     YearDifference,
 )
+from finrl_pod_app.report.verdict_text import ACCOUNT
 
 SMALL_SHARE = 0.25  # of the active share that the mandate allows, below which a champion is practically its base
 SMALL_TRACKING_ERROR = 0.005  # per year

@@ -62,12 +62,6 @@ class SweepRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class Seconds:
-    decisions: float
-    accounting: float
-
-
-@dataclasses.dataclass(frozen=True)
 class Sweep:
     """The contents of sweep.json. rules, in_sample, periods, note: sentences."""
 
@@ -76,11 +70,10 @@ class Sweep:
     in_sample: Sequence[str]
     periods: Sequence[str]
     note: str
-    seconds: Seconds
 
     def to_dict(self) -> dict[str, Any]:
         rows = [row.to_dict() for row in self.rows]
-        return dict(to_plain({**vars(self), "rows": rows, "seconds": vars(self.seconds)}))
+        return dict(to_plain({**vars(self), "rows": rows}))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -162,7 +155,6 @@ class _Sweep:
         self._rules: list[str] = []
         self._in_sample: dict[str, None] = {}
         self._periods: dict[str, None] = {}
-        self._replay_seconds = 0.0
         self._start_time = time.perf_counter()
 
     def add(self, table: DecisionTable) -> None:
@@ -185,22 +177,18 @@ class _Sweep:
     def result(self, count: int) -> Sweep:
         """The sweep so far. count: number of requested rows."""
         self._replay_decisions()
-        seconds = time.perf_counter() - self._start_time
         self.rows.sort(key=lambda row: (row.strategy, row.seed or 0, row.start, row.end, row.cost_bps))
         missing = count - len(self.rows)
         note = "Each strategy ran once per seed and period; the costs are applied to the same decisions."
         if missing:
             note += f" Interrupted: {missing:,} of {count:,} rows are missing."
-        durations = Seconds(seconds - self._replay_seconds, self._replay_seconds)
-        return Sweep(self.rows, self._rules, list(self._in_sample), list(self._periods), note, durations)
+        return Sweep(self.rows, self._rules, list(self._in_sample), list(self._periods), note)
 
     def _replay_decisions(self) -> None:
-        start_time = time.perf_counter()
         # Tables of one market are simulated together. Only the index and runs on other data have markets of their own.
         for group in group_by_market(self._tables):
             self.rows += _rows(group, self._costs)
         self._tables.clear()
-        self._replay_seconds += time.perf_counter() - start_time
 
 
 def _prepared_backtests(

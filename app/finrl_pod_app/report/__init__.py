@@ -1,4 +1,1 @@
-"""The report of a run: `document` builds the object of report.json, `html` renders it as one page.
-
-This module imports nothing, so that the terminal can use `columns` without loading torch.
-"""
+"""The report of a run. This module imports nothing: the terminal uses `columns` without loading torch."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from finrl_pod.errors import RunError
 from finrl_pod.evaluate.active_management import benchmark_metrics, holdings_metrics
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.tearsheet import (
@@ -20,6 +25,7 @@ from finrl_pod.evaluate.tearsheet import (
     return_distribution,
     rolling_sharpe,
 )
+from finrl_pod.files import write_bytes
 from finrl_pod.promotion.verdict import Verdict
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig
 from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
@@ -39,6 +45,9 @@ BENCHMARKS = ("index", "equal_weight")
 DAILY = 252  # bars of a year
 UNUSUAL = 1.6  # other panels have this factor more or fewer bars (365: a market that never closes)
 LINE_POINTS = 60  # of a line in a cell of a table
+CURVES_FILE = "curves.safetensors"
+MAX_CURVES_BYTES = 64_000_000
+_SECONDS = "datetime64[s]"
 
 
 def build_report(
@@ -133,8 +142,8 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
         )
     else:
         price = "open" if panel.open is not None else "close, because the data has no opening prices"
-        bar = "the next bar's" if rules.delay == 1 else f"the {ordinal(rules.delay)} bar's"
-        sentences.append(f"Decisions use closing prices; orders fill at {bar} {price}.")
+        bars = "1 bar" if rules.delay == 1 else f"{rules.delay} bars"
+        sentences.append(f"Decisions use closing prices; orders fill {bars} later at the {price}.")
     if meaning := bars_sentence(panel):
         sentences.append(meaning)
     if not rules.whole_shares:
@@ -219,12 +228,6 @@ def cost_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
     return sentences
 
 
-def ordinal(delay: int) -> str:
-    """An English ordinal: 2 -> "2nd"."""
-    ending = {2: "nd", 3: "rd"}.get(delay % 10 if delay % 100 not in (11, 12, 13) else 0, "th")
-    return f"{delay}{'st' if delay % 10 == 1 and delay % 100 != 11 else ending}"
-
-
 def small_line(equity: Floats) -> list[float]:
     """Growth of 1 at `LINE_POINTS` places at most, as tables draw it; four decimals."""
     bars = np.unique(np.linspace(0, len(equity) - 1, min(LINE_POINTS, len(equity))).astype(int))
@@ -285,3 +288,85 @@ def yearly_returns(times: Times, equity: Floats) -> dict[str, float]:
 
 def _date(time: np.datetime64) -> str:
     return str(time.astype("datetime64[D]"))
+
+
+# ---- the accounts behind a report as arrays, from which pages draw its charts again ------------------------------
+# The file is not compressed, so that its size bounds the memory it needs.
+
+
+def write_curves(out: Path, results: Mapping[str, BacktestResult]) -> Path:
+    """Write the results that share the bars of the subject of the report. Raises RunError if the file cannot be
+    written.
+
+    Equity, turnover, costs and cash rates of every strategy; weights and costs by kind of the subject alone.
+    """
+    from safetensors.numpy import save
+
+    subject = subject_of(results)
+    times = results[subject].times
+    shared_results = {name: result for name, result in results.items() if np.array_equal(result.times, times)}
+    arrays: dict[str, NDArray[Any]] = {"times": times.astype(_SECONDS).astype(np.int64)}
+    for i, (name, result) in enumerate(shared_results.items()):
+        arrays[f"{i}.equity"] = result.equity.astype(np.float64)
+        arrays[f"{i}.turnover"] = result.turnover.astype(np.float32)
+        arrays[f"{i}.costs"] = result.costs.astype(np.float64)
+        if result.risk_free is not None:
+            arrays[f"{i}.risk_free"] = result.risk_free.astype(np.float64)
+        if name == subject:
+            arrays["weights"] = result.weights.astype(np.float32)
+            for kind, values in enumerate(result.cost_parts.values()):
+                arrays[f"cost_parts.{kind}"] = values.astype(np.float64)
+    header = {
+        "names": list(shared_results),
+        "subject": subject,
+        "symbols": list(results[subject].symbols),
+        "cost_parts": list(results[subject].cost_parts),
+        "metrics": {name: dict(result.metrics) for name, result in shared_results.items()},
+    }
+    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"curves": json.dumps(header)})
+    return write_bytes(out / CURVES_FILE, data)
+
+
+def parse_curves(data: bytes) -> dict[str, BacktestResult]:
+    """The results in the contents of a file. Raises RunError if they are damaged."""
+    try:
+        return _parse_arrays(data)
+    except Exception as error:  # noqa: BLE001 - a file may hold anything
+        raise RunError(f"{CURVES_FILE} is damaged ({type(error).__name__}); evaluate the run again") from None
+
+
+def _parse_arrays(data: bytes) -> dict[str, BacktestResult]:
+    from safetensors.numpy import load
+
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    contents = json.loads(header["__metadata__"]["curves"])
+    arrays = load(data)
+    times = arrays["times"].astype(_SECONDS)
+    bars = len(times)
+    symbols = tuple(map(str, contents["symbols"]))
+    results = {}
+    for i, name in enumerate(contents["names"]):
+        is_subject = name == contents["subject"]
+        weights = arrays["weights"].astype(np.float64) if is_subject else np.zeros((bars, 0))
+        costs = (
+            {str(kind): arrays[f"cost_parts.{i}"] for i, kind in enumerate(contents["cost_parts"])}
+            if is_subject
+            else {}
+        )
+        result = BacktestResult(
+            name=str(name),
+            times=times,
+            symbols=symbols if is_subject else (),
+            equity=arrays[f"{i}.equity"],
+            weights=weights,
+            turnover=arrays[f"{i}.turnover"].astype(np.float64),
+            costs=arrays[f"{i}.costs"],
+            metrics={str(key): float(value) for key, value in contents["metrics"][name].items()},
+            cost_parts=costs,
+            risk_free=arrays.get(f"{i}.risk_free"),
+        )
+        lengths = {len(array) for array in (result.equity, result.weights, result.turnover, result.costs)}
+        if lengths != {bars} or result.weights.shape[1] != len(result.symbols):
+            raise ValueError("lengths differ")
+        results[result.name] = result
+    return results

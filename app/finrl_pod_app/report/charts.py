@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,9 +19,7 @@ from finrl_pod.evaluate.metrics import bars_per_year, drawdown, simple_returns
 from finrl_pod.evaluate.tearsheet import ROLLING_BARS, rolling_sharpe
 from finrl_pod.promotion.verdict import Histogram
 from finrl_pod.types import BacktestResult, Floats, Times
-from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, percent
-from finrl_pod_app.report.palette import Style, area_colours, report_styles
-from finrl_pod_app.report.palette import styles as styles_of
+from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
 from finrl_pod_app.report.records import Band, CostPoint
 
 NAMED_ASSETS = 9  # shown by name in the stacked area; the rest is one band
@@ -33,7 +32,6 @@ PERCENT_TICKS = [
     {"dtickrange": [9e-4, 9e-3], "value": ".1%"},
     {"dtickrange": [9e-3, None], "value": ".0%"},
 ]
-TALL_BAR = 2.0  # a month with this multiple of the second highest turnover is cut off, and labelled
 AREA_LINE = {"width": 0.5, "color": "rgba(255, 255, 255, 0.6)"}  # between the areas of a stack
 OTHERS_COLOUR, CASH_COLOUR = "#b0b5ba", "rgba(128, 128, 128, 0.25)"
 SIDE_LEGEND = {"traceorder": "reversed", "y": 1, "yanchor": "top"}  # in the order of the stack
@@ -63,6 +61,68 @@ REPORT_TEMPLATE = {
         "yaxis": {**_AXIS, "gridcolor": "#d0d4d9"},
     }
 }
+
+
+@dataclass(frozen=True)
+class Style:
+    """A line style. colour: #rrggbb. dash: a Plotly dash name. width: pixels."""
+
+    colour: str
+    dash: str = "solid"
+    width: float = 1.6
+
+    @property
+    def dash_array(self) -> str:
+        """The dash as an SVG stroke-dasharray."""
+        return {"solid": "none", "dash": "6 4", "dot": "2 3", "dashdot": "6 3 2 3"}[self.dash]
+
+
+SUBJECT_WIDTH = 3.0  # of the line of the strategy that a report is about
+_CHAMPION = Style("#d55e00", width=SUBJECT_WIDTH)
+# Lines have a contrast of at least 3:1 on the light and the dark page. Their colours differ by at least 18 in CIELAB,
+# also under simulated protanopia and deuteranopia (Machado, Oliveira and Fernandes 2009), and strategies that a report
+# shows at first by at least 39. Each baseline has the same style in every report and on every page.
+BASELINE_STYLES = {
+    "index": Style("#148acd"),
+    "equal_weight": Style("#7f7f7f", width=2.2),
+    "mandate_at_tilt_zero": Style("#8c00ff", "dash", 2.0),
+    "equal_weight_buy_and_hold": Style("#00a05a", "dash"),
+    "inverse_volatility": Style("#e600be", "dashdot"),
+    "minimum_variance": Style("#a05028"),
+    "mean_variance": Style("#6e46dc", "dot"),
+    "hierarchical_risk_parity": Style("#785a82", "dashdot"),
+    "momentum_12_1": Style("#ff505a", "dash"),
+    "random_weights": Style("#648cff", "dashdot"),
+}
+# The qualitative scheme "muted" of Paul Tol, safe for colour blindness, in an order in which neighbours differ most.
+_AREAS = ("#44aa99", "#999933", "#aa4499", "#ddcc77", "#882255", "#88ccee", "#117733", "#332288", "#cc6677")
+
+
+def report_styles(names: Iterable[str]) -> dict[str, Style]:
+    """`line_styles` with a wide, solid line for the strategy that a report is about: the champion, else the first."""
+    style_by_name = line_styles(names)
+    if style_by_name and CHAMPION not in style_by_name:
+        subject = next(iter(style_by_name))
+        style_by_name[subject] = replace(style_by_name[subject], dash="solid", width=SUBJECT_WIDTH)
+    return style_by_name
+
+
+def line_styles(names: Iterable[str]) -> dict[str, Style]:
+    """A style per name: fixed for the champion and the baselines, unused ones for others, in order.
+
+    Styles repeat after ten others.
+    """
+    sorted_names = champion_first(names)
+    used_styles = {BASELINE_STYLES[name] for name in sorted_names if name in BASELINE_STYLES}
+    free = [style for style in BASELINE_STYLES.values() if style not in used_styles] or list(BASELINE_STYLES.values())
+    other_names = [name for name in sorted_names if name != CHAMPION and name not in BASELINE_STYLES]
+    other_styles = {name: free[i % len(free)] for i, name in enumerate(other_names)} | {CHAMPION: _CHAMPION}
+    return {name: BASELINE_STYLES.get(name) or other_styles[name] for name in sorted_names}
+
+
+def area_colours(count: int) -> list[str]:
+    """`count` colours for the areas of a stack, from the bottom up; they repeat after nine."""
+    return [_AREAS[i % len(_AREAS)] for i in range(count)]
 
 
 Styles = Mapping[str, Style]
@@ -142,7 +202,7 @@ def drawdown_figure(accounts: Mapping[str, Account], styles: Styles | None = Non
 def active_growth_figure(result: BacktestResult, bases: Mapping[str, BacktestResult]) -> Any:
     """Growth of a strategy relative to each base, minus one, in the style of the base."""
     figure = empty_figure()
-    style_by_name = styles_of(bases)
+    style_by_name = line_styles(bases)
     for name, base in bases.items():
         active = growth(result.equity) / growth(base.equity) - 1
         label = f"over {html.escape(display_name(name))}"
@@ -170,7 +230,9 @@ def weights_figure(result: BacktestResult) -> Any:
     """
     figure = empty_figure()
     bands = _weight_bands(result)
-    for (name, values), colour in zip(bands, _band_colours(len(bands) - 1), strict=True):
+    named = min(len(bands) - 1, NAMED_ASSETS)
+    colours = [*area_colours(named), *[OTHERS_COLOUR] * (len(bands) - 1 - named), CASH_COLOUR]
+    for (name, values), colour in zip(bands, colours, strict=True):
         for weights, group in ((np.clip(values, 0, None), "long"), (np.clip(values, None, 0), "short")):
             if group == "short" and not weights.any():
                 continue
@@ -198,21 +260,11 @@ def _add_area(
 
 
 def turnover_figure(result: BacktestResult, colour: str) -> Any:
-    """One-sided turnover of each month as a share of equity.
-
-    A month far above the others, such as the first purchase, is cut off and labelled with its value.
-    """
+    """One-sided turnover of each month as a share of equity."""
     months, sums = monthly_turnover(result)
     figure = empty_figure()
     figure.add_bar(x=months, y=sums, marker_color=colour, hovertemplate="%{y:.1%}")
     figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
-    highest = int(np.argmax(sums))
-    other_months = np.sort(sums)[:-1]
-    if len(other_months) and 0 < TALL_BAR * other_months[-1] < sums[highest]:
-        top = 1.5 * float(other_months[-1])
-        figure.update_yaxes(range=[0, top])
-        label = {"showarrow": False, "xanchor": "left", "xshift": 12, "yanchor": "top"}
-        figure.add_annotation(x=months[highest], y=top, text=percent(float(sums[highest]), unit="%"), **label)
     return figure
 
 
@@ -368,9 +420,3 @@ def _weight_bands(result: BacktestResult) -> list[tuple[str, Floats]]:
         name = f"{other_count} other{'s' * (other_count > 1)}"
         bands.append((name, result.weights[:, order[NAMED_ASSETS:]].sum(1)))
     return [*bands, ("cash", 1 - result.weights.sum(1))]
-
-
-def _band_colours(holdings: int) -> list[str]:
-    """Colours for the named assets, greys for the others and for cash."""
-    other_colour = [OTHERS_COLOUR] if holdings > NAMED_ASSETS else []
-    return [*area_colours(holdings - len(other_colour)), *other_colour, CASH_COLOUR]

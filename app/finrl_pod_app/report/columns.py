@@ -57,13 +57,6 @@ def return_interval(low: float | None, high: float | None) -> str:
     return " to ".join(percent(end, digits, sign=True, unit="%") for end in (low, high))
 
 
-def with_side(text: str, value: float | None, unit: str = "") -> str:
-    """The text of an end of an interval; of one that rounds to 0, its side: it decides whether 0 lies inside."""
-    if not value or text.strip("+-0.%"):
-        return text
-    return f"just {'below' if value < 0 else 'above'} 0{unit}"
-
-
 def champion_first(names: Iterable[str]) -> list[str]:
     """The names with the champion moved to the front, the others in their given order."""
     return sorted(names, key=lambda name: name != CHAMPION)

@@ -1,22 +1,15 @@
-"""The headline of a report and of the page of a run: key figures, and a small line for each."""
+"""The headline of a report and of the page of a run: key figures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from finrl_pod.evaluate.active_management import EFFECTIVE_NUMBER, effective_number
-from finrl_pod.evaluate.metrics import METRIC_BY_NAME, bars_per_year, drawdown
-from finrl_pod.evaluate.tearsheet import rolling_sharpe
+from finrl_pod.evaluate.active_management import EFFECTIVE_NUMBER
+from finrl_pod.evaluate.metrics import METRIC_BY_NAME
 from finrl_pod.promotion.verdict import Metrics
-from finrl_pod.types import BacktestResult, Floats
-from finrl_pod_app.report.builder import subject_of
 from finrl_pod_app.report.columns import MISSING, display_name, metric_text, return_interval
 from finrl_pod_app.report.records import RunReport
 
-LINE_POINTS = 60  # of a small line
 ANNUAL_RETURN = METRIC_BY_NAME["annual_return"]
 KEY_METRICS = (
     METRIC_BY_NAME["cumulative_return"],
@@ -93,28 +86,3 @@ def _active_return(report: RunReport, metrics: Metrics, base_metrics: Metrics, b
     comparison_text = f"over {base}" if base else ""
     text = metric_text(ANNUAL_RETURN, value)
     return KeyFigure("active_return", "Active return", text, "", "CAGR above the base", comparison_text)
-
-
-def key_figure_lines(results: Mapping[str, BacktestResult], report: RunReport) -> dict[str, list[float]]:
-    """A thinned line per key figure, by its key: how it came about over the test period."""
-    result = results[subject_of(results)]
-    base = results.get(report.base)
-    log_growth = np.log(np.maximum(result.equity / result.equity[0], 1e-12))
-    lines: dict[str, Floats] = {
-        "cumulative_return": result.equity / result.equity[0],
-        "annual_return": log_growth,
-        "sharpe": rolling_sharpe(result.equity, result.risk_free, periods=bars_per_year(result.times)),
-        "max_drawdown": drawdown(result.equity),
-        "turnover": 0.5 * np.cumsum(result.turnover),
-        "effective_number": effective_number(result.weights),
-    }
-    if base is not None:
-        lines["active_return"] = log_growth - np.log(np.maximum(base.equity / base.equity[0], 1e-12))
-    return {key: points for key, values in lines.items() if (points := _thinned(values))}
-
-
-def _thinned(values: Floats) -> list[float]:
-    finite = values[np.isfinite(values)]
-    if len(finite) < 2:
-        return []
-    return [float(finite[i]) for i in np.unique(np.linspace(0, len(finite) - 1, LINE_POINTS).astype(int))]

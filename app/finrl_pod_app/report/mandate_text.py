@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from finrl_pod_app.report.columns import MISSING, display_name, in_sentence, number, percent, return_interval, with_side
+from finrl_pod_app.report.columns import MISSING, display_name, in_sentence, number, percent, return_interval
 
 if TYPE_CHECKING:
     from finrl_pod.promotion.verdict import Estimate
@@ -127,8 +127,10 @@ def added_rows(comparison: Added) -> list[tuple[Measure, str, str]]:
         estimate = comparison if measure.key == "sharpe" else getattr(comparison, measure.key)
         if estimate is None:
             continue
-        low, high = (with_side(format_measure(measure, end), end) for end in (estimate.low, estimate.high))
-        rows.append((measure, format_measure(measure, estimate.value), f"{low} to {high}"))
+        ends = (estimate.low, estimate.high)
+        is_return = measure.kind == "active"
+        interval = return_interval(*ends) if is_return else " to ".join(format_measure(measure, end) for end in ends)
+        rows.append((measure, format_measure(measure, estimate.value), interval))
     years = comparison.years_to_show
     years_text = "never" if years is None else number(years, 0) if years >= 1 else "below 1"
     rows.append((YEARS, years_text, MISSING))

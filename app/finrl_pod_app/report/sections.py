@@ -12,6 +12,7 @@ from typing import Any
 
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
+from finrl_pod_app.report.charts import Style
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, in_sentence
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.mandate_text import (
@@ -25,7 +26,6 @@ from finrl_pod_app.report.mandate_text import (
 )
 from finrl_pod_app.report.mandate_text import COLUMNS as LADDER_COLUMNS
 from finrl_pod_app.report.mandate_text import NOTE as LADDER_NOTE
-from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.report.tables import (
     added_table,

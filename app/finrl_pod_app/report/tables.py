@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from finrl_pod.evaluate.metrics import METRICS, Metric
 from finrl_pod.evaluate.tearsheet import compound_return
 from finrl_pod.promotion.verdict import Metrics, Rule
+from finrl_pod_app.report.charts import Style
 from finrl_pod_app.report.columns import (
     CHAMPION,
     MISSING,
@@ -18,7 +19,6 @@ from finrl_pod_app.report.columns import (
     percent,
 )
 from finrl_pod_app.report.mandate_text import added_rows, usage_periods, usage_rows
-from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import Added, Champion, CostPoint, Costs, Drawdown, LeaderboardRow, MandateUsage
 from finrl_pod_app.report.verdict_text import RULE_LABELS, rule_cells
 
@@ -107,23 +107,17 @@ def cost_curve_table(rows: Sequence[CostPoint], run_cost: float) -> str:
 
 
 def costs_table(costs: Mapping[str, Costs], styles: Mapping[str, Style]) -> str:
-    """Costs by kind in currency, annual cost drag, interest less fees, and dividends, one row per strategy.
-
-    Without interest and fees in any account, and without dividends, their columns are left out.
-    """
+    """Costs by kind in currency, annual cost drag, interest less fees, and dividends, one row per strategy."""
     kinds = list(dict.fromkeys(kind for strategy_costs in costs.values() for kind in strategy_costs.parts))
     heads = "".join(f'<th scope="col">{html.escape(kind)}</th>' for kind in kinds)
     heads += '<th scope="col">cost drag<small>% per year</small></th>'
-    carrying = any(strategy_costs.carry for strategy_costs in costs.values())
-    heads += '<th scope="col">interest less fees</th>' * carrying
-    paying = any(strategy_costs.dividends is not None for strategy_costs in costs.values())
-    heads += '<th scope="col">dividends</th>' * paying
+    heads += '<th scope="col">interest less fees</th><th scope="col">dividends</th>'
     cells = {
         name: [
             *(number(strategy_costs.parts.get(kind), 0) for kind in kinds),
             percent(strategy_costs.drag, 2),
-            *[number(strategy_costs.carry, 0)] * carrying,
-            *[number(strategy_costs.dividends, 0)] * paying,
+            number(strategy_costs.carry, 0),
+            number(strategy_costs.dividends, 0),
         ]
         for name, strategy_costs in costs.items()
     }

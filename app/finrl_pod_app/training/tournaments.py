@@ -34,9 +34,8 @@ from finrl_pod.types import Panel
 from finrl_pod.user_files import FOLDER, keep_folder, pinned
 from finrl_pod_app.evaluation.backtests import run_backtest
 from finrl_pod_app.evaluation.champions import open_trial_log
-from finrl_pod_app.evaluation.ladder import ladder_parts
 from finrl_pod_app.evaluation.mandate_report import mandate_parts, mandate_period
-from finrl_pod_app.evaluation.promotion import EvaluationContext, check_lengths, evaluate_champion
+from finrl_pod_app.evaluation.promotion import EvaluationContext, check_lengths, evaluate_champion, ladder_parts
 from finrl_pod_app.prices.market_setup import (
     check_settings,
     make_market,

@@ -436,11 +436,6 @@ def register_policy(name: str) -> Callable[[type], type]:
     return add
 
 
-def is_registered(name: str) -> bool:
-    """Whether `register_policy` was called for a name in this process."""
-    return name in _POLICIES and name not in BUILT_IN_POLICIES
-
-
 def policy_maker(kind: str) -> MakePolicy:
     """What makes a policy of a spec: a registered name, file.py:Class, or package.module:Class.
 

@@ -15,7 +15,7 @@ import streamlit as st
 
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.settings import Settings
-from finrl_pod_app.report.edge_text import verdict_paragraph
+from finrl_pod_app.report.verdict_text import verdict_paragraph
 
 if TYPE_CHECKING:
     from finrl_pod.data.store import Manifest
@@ -71,17 +71,9 @@ def paragraph_of(run: runs.RunFiles, verdict: Verdict) -> list[str]:
 @lru_cache(maxsize=MAX_REPORTS)
 def curves(run: runs.RunFiles) -> dict[str, BacktestResult]:
     """The results behind the report of a run, by strategy. Raises RunError if they are missing or damaged."""
-    from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
+    from finrl_pod_app.report.builder import MAX_CURVES_BYTES, parse_curves
 
-    return dict(parse_curves(runs.read_bytes(run.path / runs.CURVES, MAX_BYTES)))
-
-
-@lru_cache(maxsize=MAX_RUNS)
-def small_lines(run: runs.RunFiles) -> dict[str, list[float]]:
-    """The thinned line of each key figure of a finished run."""
-    from finrl_pod_app.report.headline import key_figure_lines
-
-    return key_figure_lines(curves(run), report(run))
+    return dict(parse_curves(runs.read_bytes(run.path / runs.CURVES, MAX_CURVES_BYTES)))
 
 
 @st.cache_resource(max_entries=MAX_DECISIONS, show_spinner=False)

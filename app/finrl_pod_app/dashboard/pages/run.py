@@ -64,7 +64,7 @@ def render(settings: Settings) -> None:
     report = cached.report(run)
     for damage in report.damage:
         st.warning(theme.escape_markdown(f"{runs.REPORT}: {damage}"), icon=":material/broken_image:")
-    _show_key_figures(run, report)
+    _show_key_figures(report)
     show_verdict(run, cached.verdict(run))
     show_next_steps(settings, run)
     _show_views(settings, run, report)
@@ -106,17 +106,14 @@ def _show_tags(run: runs.RunFiles, tags: Sequence[str]) -> None:
                 st.rerun()
 
 
-def _show_key_figures(run: runs.RunFiles, report: RunReport) -> None:
-    """Draw a card per figure: value, comparison with the base, and how it came about over the test period."""
-    lines = cached.small_lines(run)
+def _show_key_figures(report: RunReport) -> None:
+    """Draw a card per figure: value, and comparison with the base."""
     with st.container(horizontal=True):
         for figure in key_figures(report):
             with st.container(border=True, width=CARD_WIDTH, height="stretch", gap="xsmall"):
                 st.metric(figure.label, figure.text, help=f"{figure.note[:1].upper()}{figure.note[1:]}.")
                 if figure.below:
                     st.caption(theme.escape_markdown(figure.below))
-                if line := lines.get(figure.key):
-                    st.html(theme.sparkline(line, f"{figure.label} over the test period"))
 
 
 def _show_views(settings: Settings, run: runs.RunFiles, report: RunReport) -> None:
