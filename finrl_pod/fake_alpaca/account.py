@@ -325,13 +325,12 @@ class Account:
         """JSON of an order with its legs."""
         return order.to_json([self.orders[leg_id] for leg_id in order.legs])
 
-    def find(self, order_id: str) -> Order:
-        """The order with an id. Raises ApiError (404) if there is none."""
-        return _find_order(self.orders, order_id)
-
-    def find_by_client_id(self, client_order_id: str) -> Order:
-        """The order with a client order id. Raises ApiError (404) if there is none."""
-        return _find_order(self.by_client_id, client_order_id)
+    def find(self, name: str, *, by_client_id: bool = False) -> Order:
+        """The order with an id, or a client order id. Raises ApiError (404) if there is none."""
+        order = (self.by_client_id if by_client_id else self.orders).get(name)
+        if order is None:
+            raise ApiError(404, NOT_FOUND, f"order not found for {name}")
+        return order
 
     def open_orders(self) -> list[Order]:
         """Orders that can still fill, oldest first."""
@@ -367,10 +366,3 @@ class Account:
         """Send an event to the listeners. kind: "order" or "account"."""
         for listener in self.listeners:
             listener(kind, event)
-
-
-def _find_order(orders: Mapping[str, Order], name: str) -> Order:
-    order = orders.get(name)
-    if order is None:
-        raise ApiError(404, NOT_FOUND, f"order not found for {name}")
-    return order

@@ -1,7 +1,4 @@
-"""Market data API: daily and minute bars in pages, latest trades and quotes, corporate actions.
-
-Methods return JSON values and raise ApiError for requests that Alpaca would refuse. Moments are UTC epoch seconds.
-"""
+"""Market data API: daily and minute bars in pages, latest trades and quotes, corporate actions."""
 
 from __future__ import annotations
 
@@ -160,7 +157,7 @@ class MarketData:
         if not names:
             raise ApiError(400, None, "symbols is required")
         # Like Alpaca, leave out unknown symbols.
-        return [s for s in dict.fromkeys(names) if self.prices.has_symbol(s)]
+        return [s for s in dict.fromkeys(names) if s in self.prices.symbols]
 
     def _check_feed(self, query: Mapping[str, str], end: float, moment: float) -> None:
         feed = query.get("feed") or ("sip" if self._sip else "iex")

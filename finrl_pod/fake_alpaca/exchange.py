@@ -1,8 +1,7 @@
 """The simulated broker and its market: accepts, fills, cancels, expires and replaces orders in simulated time.
 
-No function reads a clock: every call takes the current time, and `advance` carries out in order what is due by
-then. The same calls at the same times give the same result. Random numbers are drawn for each client order id
-separately, so they do not depend on the order in which requests arrive.
+No function reads a clock: the same calls at the same times give the same result. Random numbers are drawn for each
+client order id separately, so they do not depend on the order in which requests arrive.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class Exchange(Account):
         self.advance(moment)
         ticket = validation.parse_order(body, self.settings)
         exits = validation.parse_exits(body, ticket.order_class)
-        if not self.prices.has_symbol(ticket.symbol):
+        if ticket.symbol not in self.prices.symbols:
             raise unprocessable(f'asset "{ticket.symbol}" not found')
         self._check_unique(ticket.client_order_id)
         if self.conditions.is_suspended:

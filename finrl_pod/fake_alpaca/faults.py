@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from finrl_pod.errors import InputError
-from finrl_pod.fake_alpaca.settings import read_json_list
+from finrl_pod.fake_alpaca.settings import first_fault
 from finrl_pod.random import key
 
 # docs/fake-alpaca.md explains the kinds.
@@ -36,6 +35,7 @@ class Fault:
     Raises InputError for an unknown kind, an invalid regular expression, or a number out of range.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     kind: str
     method: str = ""
     path: str = ""
@@ -66,21 +66,14 @@ class Fault:
     @classmethod
     def from_json(cls, values: Any) -> Fault:
         """A rule from a JSON object. Raises InputError for a missing kind or an unknown key."""
-        field_names = {f.name for f in dataclasses.fields(cls)}
-        if not isinstance(values, Mapping) or not set(values) <= field_names or "kind" not in values:
-            raise InputError(
-                f"{values!r} is not a fault; write an object with kind and any of {', '.join(sorted(field_names))}"
-            )
-        return cls(**values)
+        try:
+            return TypeAdapter(cls).validate_python(values)
+        except ValidationError as error:
+            raise InputError(f"a fault must be an object with kind and known keys: {first_fault(error)}") from None
 
     def matches_order(self, order: Mapping[str, Any]) -> bool:
         """Whether the filters match the order in a body or message."""
         return self.symbol in ("", order.get("symbol")) and self.side in ("", order.get("side"))
-
-
-def read_faults(path: Path) -> list[Fault]:
-    """Rules from a JSON list. Raises InputError with the file or the rule at fault."""
-    return [Fault.from_json(rule) for rule in read_json_list(path)]
 
 
 @dataclass

@@ -1,7 +1,4 @@
-"""Life cycle of an accepted order: it becomes new, fills, expires, is cancelled or replaced.
-
-`OrderLifecycle` schedules these events in the exchange's `EventQueue` and carries them out when they are due.
-"""
+"""Life cycle of an accepted order: it becomes new, fills, expires, is cancelled or replaced."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ class OrderLifecycle:
         self.handlers: dict[str, Callable[[str, float], None]] = {
             "new": self._on_new,
             "fill": self._on_fill,
-            "again": self._on_next_session,
+            "again": self._on_new,
             "lapse": partial(self._on_end, "canceled"),
             "expire": partial(self._on_end, "expired"),
             "cancel": self._on_cancel,
@@ -164,10 +161,6 @@ class OrderLifecycle:
             self._account.publish_order_event("new", order, moment)
         if order.open:
             self.schedule_fill(order, moment)
-
-    def _on_next_session(self, order_id: str, moment: float) -> None:
-        if self._account.orders[order_id].open:
-            self.schedule_fill(self._account.orders[order_id], moment)
 
     def _on_end(self, status: str, order_id: str, moment: float) -> None:
         if self._account.orders[order_id].open:

@@ -1,7 +1,4 @@
-"""Checks of a new order: its parameters, the hours of the auctions, and whether the account may send and pay for it.
-
-Every check raises ApiError with the status, code and message of Alpaca paper accounts.
-"""
+"""Checks of a new order, with the status, code and message of Alpaca paper accounts for each refusal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Raw and adjusted prices of a panel: daily bars, and the price path within a session.
+"""Raw and adjusted prices of a panel: daily bars, and the price path within a session, at which orders fill.
 
-The panel must be adjusted for every configured corporate action; raw prices undo these adjustments. Orders fill at raw
-prices. Adjusted bars include the actions that are effective at the simulated time, not later ones.
+The panel must be adjusted for every configured corporate action; raw prices undo these adjustments.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def _sessions(start: date, end: date) -> tuple[Session, ...]:
     calendar = exchange_calendars.get_calendar(_EXCHANGE, start=start.isoformat(), end=(end + timedelta(1)).isoformat())
     table = calendar.schedule.loc[: end.isoformat()]
     return tuple(
-        Session(day.date(), open_.timestamp(), close.timestamp(), _midnight(day.date()))
+        Session(day.date(), open_.timestamp(), close.timestamp(), day.tz_localize(NEW_YORK).timestamp())
         for day, open_, close in zip(table.index, table["open"], table["close"], strict=True)
     )
 
@@ -115,10 +114,6 @@ def trading_windows(sessions: Sequence[Session], before: float, after: float) ->
                 start = windows.pop()[0]
             windows.append((start, end))
     return tuple(windows)
-
-
-def _midnight(day: date) -> float:
-    return datetime(day.year, day.month, day.day, tzinfo=NEW_YORK).timestamp()
 
 
 def new_york(moment: float) -> datetime:
@@ -200,10 +195,6 @@ class Prices:
         row = bisect_right(self.dates, day) - 1
         last = -1 if row < 0 else int(self._last_bar[row, self._column[symbol]])
         return None if last < 0 else last
-
-    def has_symbol(self, symbol: str) -> bool:
-        """Whether the panel has the symbol."""
-        return symbol in self._column
 
     def trades_on(self, symbol: str, day: date) -> bool:
         """Whether the symbol has a bar on a date."""

@@ -62,7 +62,8 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
         return NO_CONTENT, None
 
     def find_by_client_id(request: ApiRequest) -> ApiResponse:
-        return OK, exchange.order_json(exchange.find_by_client_id(request.query.get("client_order_id", "")))
+        name = request.query.get("client_order_id", "")
+        return OK, exchange.order_json(exchange.find(name, by_client_id=True))
 
     def close_all(request: ApiRequest) -> ApiResponse:
         if request.query.get("cancel_orders") in ("true", "True"):

@@ -1,9 +1,7 @@
 """A clock that runs faster or slower than real time, shared between the fake server and its clients through a file.
 
-`ScaledClock` belongs to the server. It stores an anchor (a monotonic time and the simulated time at that instant) and
-a `Pace` that maps elapsed real seconds to simulated seconds: slow around the open and the close of the exchange, fast
-otherwise, so that a year passes in minutes and a daemon still has time to act near the auctions. All processes of a
-machine share the monotonic clock, so a `ClockClient` that reads the anchor from the file computes the same time.
+It runs slowly around the open and the close of the exchange and fast otherwise, so that a year passes in minutes. All
+processes of a machine share the monotonic clock: a client that reads the anchor from the file computes the same time.
 """
 
 from __future__ import annotations

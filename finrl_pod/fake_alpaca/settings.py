@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import ClassVar, Literal, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from finrl_pod.errors import InputError
+
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class CorporateAction:
     ex_date: date of a session, "YYYY-MM-DD". Raises InputError for a split ratio of 1 and for amounts of 0 or less.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     symbol: str
     ex_date: str
     kind: Literal["split", "dividend"] = "split"
@@ -115,28 +118,18 @@ class MarketConditions:
     clock_skew: float = 0.0
 
 
-def read_actions(path: Path) -> tuple[CorporateAction, ...]:
-    """Corporate actions from a JSON list. Raises InputError with the file and the entry at fault."""
-    fields = {f.name for f in dataclasses.fields(CorporateAction)}
-    actions = []
-    for entry in read_json_list(path):
-        if not isinstance(entry, dict) or not {"symbol", "ex_date"} <= set(entry) <= fields:
-            raise InputError(
-                f"{path}: {json.dumps(entry)} is not a corporate action; "
-                f"write an object with symbol, ex_date and any of {', '.join(sorted(fields - {'symbol', 'ex_date'}))}"
-            )
-        actions.append(CorporateAction(**entry))
-    return tuple(actions)
-
-
-def read_json_list(path: Path) -> list[Any]:
-    """The list in a JSON file. Raises InputError if the file cannot be read or holds anything else."""
+def read_records(path: Path, kind: type[Record]) -> list[Record]:
+    """Records of a kind from a JSON list. Raises InputError with the file and the entry at fault."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        return TypeAdapter(list[kind]).validate_json(path.read_bytes())  # type: ignore[valid-type]
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(values, list):
-        raise InputError(f"{path} must contain a JSON list, got {type(values).__name__}")
-    return values
+    except ValidationError as error:
+        raise InputError(f"{path}: {first_fault(error)}") from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """The place of the first fault in JSON values, and what is wrong there."""
+    fault = error.errors()[0]
+    place = ".".join(map(str, fault["loc"]))
+    return f"{place}: {fault['msg']}" if place else fault["msg"]

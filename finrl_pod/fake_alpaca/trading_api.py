@@ -1,7 +1,4 @@
-"""Trading API: balances, positions, orders, activities, equity at each close; assets, clock, calendar.
-
-Functions return JSON values and raise ApiError for requests that Alpaca would refuse. Moments are UTC epoch seconds.
-"""
+"""Trading API: the JSON of account, positions, orders, activities, assets, clock and calendar."""
 
 from __future__ import annotations
 

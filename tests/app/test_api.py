@@ -50,12 +50,6 @@ def test_setup_shows_its_prices_and_splits(setup: api.Setup) -> None:
     assert "<td>3: AAPL, JNJ, XOM</td>" in shown
     assert "<td>validation</td><td>2016-01-04</td><td>2018-12-21</td><td>749</td>" in shown
     assert "2 features: return_1, return_21. Agent: ppo." in shown
-    figure = setup.plot()
-    assert [trace.name for trace in figure.data] == [trace.name for trace in setup.panel.plot().data]
-    assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [
-        (first, last) for first, last in setup.splits.dates().values()
-    ]
-    assert [note.text for note in figure.layout.annotations] == ["train", "validation", "test"]
 
 
 def test_warm_start_continues_from_the_saved_weights(setup: api.Setup, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from finrl_pod_app.report.mandate_text import (
     comparison_sentence,
     mandate_settings,
     return_sentence,
-    signed,
     usage_rows,
 )
 from finrl_pod_app.report.records import Added, Comparison, MandateUsage, RunReport, make_report
@@ -64,10 +63,6 @@ def test_a_champion_is_compared_with_its_base() -> None:
         "In sample, after costs the mean return of the champion was 0.4% per year above the mandate at tilt "
         "zero (90% interval -0.003% to +0.940%)."
     )
-
-
-def test_numbers_are_never_negative_zero() -> None:
-    assert [signed(x) for x in (-0.0001, 0.0001, -0.0005001, None)] == ["+0.000", "+0.000", "-0.001", "–"]
 
 
 def test_settings_name_limits_that_are_off() -> None:

@@ -92,15 +92,6 @@ def test_backtest_is_compared_saved_and_loaded_with_its_baselines(tmp_path: Path
     assert again._repr_html_() == shown
 
 
-def test_backtest_draws_its_growth_over_a_baseline() -> None:
-    tested = backtest_of("champion", "equal_weight")
-    (line,) = tested.plot(over="equal_weight").data
-    own, base = (RESULTS[name].equity / RESULTS[name].equity[0] for name in ("champion", "equal_weight"))
-    np.testing.assert_allclose(line.y, own / base - 1)
-    with pytest.raises(InputError, match="baseline must be one of equal_weight, got 'cash'"):
-        tested.plot(over="cash")
-
-
 def test_backtest_is_compared_with_its_baselines() -> None:
     tested = backtest_of("champion", "equal_weight")
     found = tested.comparison()

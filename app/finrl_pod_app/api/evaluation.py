@@ -1,12 +1,4 @@
-"""Backtests, tournaments, audits and verdicts of `import finrl_pod as fp`; the commands do the same from the shell.
-
-import finrl_pod as fp
-
-prices = fp.load_prices("sample")                     # or a DataFrame, a CSV or Parquet file
-market = fp.make_market(prices)                       # splits, features, normalised on the training split
-agent = fp.train(market, samples=500_000)
-fp.backtest(agent, market).plot()                     # on validation; split="test" once, at the end
-"""
+"""Backtests, tournaments, audits and verdicts of `import finrl_pod as fp`; the commands do the same from the shell."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ import pandas as pd
 from finrl_pod.display import decimated, set_layout
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.charts import line_styles
 from finrl_pod_app.report.columns import CHAMPION
 
 if TYPE_CHECKING:
@@ -56,31 +55,6 @@ def backtest_figure(results: Mapping[str, BacktestResult], title: str) -> Figure
     figure = charts.equity_figure(results)
     set_layout(figure, title, height=520)
     figure.update_yaxes(title="growth of 1, log scale", row=1, col=1)
-    return figure
-
-
-def active_figure(result: BacktestResult, base: BacktestResult, title: str) -> Figure:
-    """Growth of a strategy relative to a baseline, minus one."""
-    figure: Figure = charts.active_growth_figure(result, {base.name: base})
-    set_layout(figure, title)
-    figure.update_yaxes(title="growth over the baseline")
-    return figure
-
-
-def splits_figure(figure: Figure, spans: Mapping[str, Sequence[str]]) -> Figure:
-    """Shade the splits of a figure over time. spans: first and last date of each as ISO text."""
-    for (name, (first, last)), colour in zip(spans.items(), (_NEUTRAL, _AGENT, _BEST), strict=True):
-        figure.add_vrect(
-            x0=first,
-            x1=last,
-            fillcolor=colour,
-            opacity=0.12,
-            line_width=0,
-            layer="below",
-            annotation_text=name,
-            annotation_position="top left",
-            annotation_yanchor="bottom",  # above the lines
-        )
     return figure
 
 
@@ -143,17 +117,18 @@ def walkforward_figure(runs: pd.DataFrame, folds: Sequence[Mapping[str, Any]]) -
         hovertemplate="%{text}: %{y:.2f}<extra></extra>",
     )
     mean = runs.groupby("fold")["sharpe"].mean()
-    numbers = [fold["fold"] for fold in folds]
-    style = line_styles(["equal_weight"])["equal_weight"]
-    equal = {"color": style.colour, "dash": style.dash, "width": style.width}
-    lines = {
-        "mean of the seeds": (list(mean.index), list(mean), {"color": _BEST, "width": 2.4}),
-        "equal weight": (numbers, [fold["equal_weight_sharpe"] for fold in folds], equal),
-    }
-    for name, (x, y, line) in lines.items():
-        figure.add_scatter(x=x, y=y, name=name, mode="lines+markers", line=line, hovertemplate="%{y:.2f}")
+    equal_weight = pd.Series([fold["equal_weight_sharpe"] for fold in folds], [fold["fold"] for fold in folds])
+    style = charts.line_styles(["equal_weight"])["equal_weight"]
+    for name, values, line in (
+        ("mean of the seeds", mean, {"color": _BEST, "width": 2.4}),
+        ("equal weight", equal_weight, {"color": style.colour, "dash": style.dash, "width": style.width}),
+    ):
+        figure.add_scatter(
+            x=values.index, y=values, name=name, mode="lines+markers", line=line, hovertemplate="%{y:.2f}"
+        )
     ticks = [f"{fold['fold']}<br>{fold['test'][0][:10]}<br>to {fold['test'][1][:10]}" for fold in folds]
-    figure.update_xaxes(title="fold and its test period", tickvals=numbers, ticktext=ticks, automargin=True)
+    axis = {"tickvals": equal_weight.index, "ticktext": ticks, "automargin": True}
+    figure.update_xaxes(title="fold and its test period", **axis)
     figure.update_yaxes(title="Sharpe ratio out of sample")
     set_layout(figure, "Walk-forward")
     return figure

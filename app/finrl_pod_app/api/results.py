@@ -73,20 +73,9 @@ class Backtest:
         """Weights after the fills of each bar, one column for each symbol."""
         return pd.DataFrame(self.result.weights, self.to_frame().index, list(self.result.symbols))
 
-    def plot(self, over: str | None = None) -> Figure:
-        """Equity as a multiple of its first value on a log axis and its drawdown, beside the baselines.
-
-        over: a baseline; instead, the growth relative to it shows small differences. Raises
-        InputError for an unknown baseline.
-        """
-        if over is None:
-            return figures.backtest_figure(self._compared(), self._title())
-        return figures.active_figure(self.result, self._baseline(over), f"{self._title()}, over {display_name(over)}")
-
-    def _baseline(self, name: str) -> BacktestResult:
-        if name not in self.baselines:
-            raise InputError(f"baseline must be one of {', '.join(self.baselines)}, got {name!r}")
-        return self.baselines[name]
+    def plot(self) -> Figure:
+        """Equity as a multiple of its first value on a log axis and its drawdown, beside the baselines."""
+        return figures.backtest_figure(self._compared(), self._title())
 
     def save(self, path: str | Path) -> Path:
         """Write as JSON; `load` reads it back."""
@@ -125,7 +114,9 @@ class Backtest:
         """
         from finrl_pod_app.evaluation.mandate_report import comparison
 
-        return comparison(self.result, self._baseline(baseline))
+        if baseline not in self.baselines:
+            raise InputError(f"baseline must be one of {', '.join(self.baselines)}, got {baseline!r}")
+        return comparison(self.result, self.baselines[baseline])
 
     def _compared(self) -> dict[str, BacktestResult]:
         """The result and the baselines by name, the result first."""

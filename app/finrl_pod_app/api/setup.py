@@ -6,7 +6,7 @@ import dataclasses
 import operator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
 from finrl_pod_envs.market_env import MarketEnv
@@ -31,9 +31,6 @@ from finrl_pod_app.prices.market_setup import (
 from finrl_pod_app.prices.stored_prices import check_prices, load_panel
 from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.setup.doctor import pick_device
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +67,6 @@ class Setup:
         note = f"{len(features)} features: {', '.join(features)}. Agent: {agent}. Rules: {self._rules()}."
         head = ("split", "first bar", "last bar", "bars")
         return f"<div>{self.panel._repr_html_()}{table_html('Splits', spans, head, note)}</div>"
-
-    def plot(self) -> Figure:
-        """Closes of the panel as in `Panel.plot`, with the splits shaded; a Plotly figure."""
-        from finrl_pod_app.api.figures import splits_figure
-
-        return splits_figure(self.panel.plot(), self.splits.dates())
 
     def environment(self, members: tuple[int, ...] = (0,)) -> MarketEnv:
         """Return environments on the training split for the given population members."""

@@ -64,11 +64,6 @@ class TrainedAgent:
 
         return export_strategy(self.strategy(), Path(folder), formats, symbols=self.market.panel.symbols)
 
-    @staticmethod
-    def load(path: str | Path) -> PolicyStrategy:
-        """Read a saved agent as a strategy."""
-        return api.load(path)
-
     def __repr__(self) -> str:
         samples = self.learner.samples[0]
         is_rounded = self.requested is not None and samples > self.requested

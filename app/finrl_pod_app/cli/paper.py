@@ -352,11 +352,11 @@ def fake_alpaca(
 
     from finrl_pod.data.dates import first_moment
     from finrl_pod.data.store import Store
-    from finrl_pod.fake_alpaca.faults import random_faults, read_faults
+    from finrl_pod.fake_alpaca.faults import Fault, random_faults
     from finrl_pod.fake_alpaca.prices import trading_windows
     from finrl_pod.fake_alpaca.scaled_clock import Pace
     from finrl_pod.fake_alpaca.server import FakeAlpaca
-    from finrl_pod.fake_alpaca.settings import Settings, read_actions
+    from finrl_pod.fake_alpaca.settings import CorporateAction, Settings, read_records
 
     day = first_moment(start, "--start").date()
     settings = Settings(
@@ -365,9 +365,9 @@ def fake_alpaca(
         partial=partial,
         cost_bps=Decimal(repr(cost_bps)),
         crypto=crypto,
-        actions=read_actions(corporate_actions) if corporate_actions else (),
+        actions=tuple(read_records(corporate_actions, CorporateAction)) if corporate_actions else (),
     )
-    rules = (*(read_faults(faults) if faults else ()), *(random_faults(fault_rate) if fault_rate else ()))
+    rules = (*(read_records(faults, Fault) if faults else ()), *(random_faults(fault_rate) if fault_rate else ()))
     server = FakeAlpaca(
         Store().load(panel), settings, start=day, faults=rules, port=port, log=log, state=state, clock=clock
     )

@@ -16,7 +16,6 @@ from finrl_pod_strategies.mandate_account import DesiredTilts, MandateRecorder
 from finrl_pod.data.splits import Span, Splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, FeatureError
-from finrl_pod.evaluate.audit.pipeline import Status
 from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.metrics import annual_turnover, bars_per_year, excess_returns, sharpe
@@ -158,6 +157,8 @@ def evaluate_champion(
     reference_result, base_decisions = backtest_recorded(reference, panel, period)
     test = {CHAMPION: result, **run_baselines(panel, period), reference.name: reference_result}
     if verdict is None:
+        findings = () if audit is None else audit.findings
+        messages = {status: tuple(f.message for f in findings if f.status == status) for status in ("fail", "warn")}
         highest = BREAK_EVEN_COST_MULTIPLE * environment.cost_bps
         evidence = PromotionEvidence(
             validation=validation,
@@ -166,8 +167,8 @@ def evaluate_champion(
             looks=looks,
             cost_bps=environment.cost_bps,
             break_even=break_even_cost(decisions, base_decisions, period, at_least=highest),
-            failures=_messages(audit, "fail") if audit else None,
-            warnings=_messages(audit, "warn") if audit else (),
+            failures=None if audit is None else messages["fail"],
+            warnings=messages["warn"],
             seed=config.seed,
             trials=active_returns[:, None],
             reference=reference.name,
@@ -182,10 +183,6 @@ def evaluate_champion(
         for name, results in (("validation", validation), ("test", test))
     }
     return ChampionEvaluation(validation, test, cost_curve(decisions, period), verdict, audit, desired_tilts)
-
-
-def _messages(audit: Audit, status: Status) -> tuple[str, ...]:
-    return tuple(finding.message for finding in audit.findings if finding.status == status)
 
 
 def _with_selection(

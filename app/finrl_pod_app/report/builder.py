@@ -73,13 +73,15 @@ def build_report(
     tested. parts: other parts of `RunReport` by name; `rules` replaces the sentences on the market.
     """
     benchmark = benchmark or next((name for name in BENCHMARKS if name in results), None)
+    equity = results[subject_of(results)].equity
+    line = equity[np.unique(np.linspace(0, len(equity) - 1, min(LINE_POINTS, len(equity))).astype(int))]
     values = {
         "data": {
             "name": panel.name,
             "sha256": panel.sha256,
             "symbols": panel.symbols,
-            "start": _date(panel.times[0]),
-            "end": _date(panel.times[-1]),
+            "start": str(panel.times[0])[:10],
+            "end": str(panel.times[-1])[:10],
             "bars": len(panel.times),
             "columns": panel.columns,
             "adjusted": panel.adjusted,
@@ -95,7 +97,7 @@ def build_report(
             "benchmark": benchmark,
             "yearly": {name: yearly_returns(result.times, result.equity) for name, result in results.items()},
             "tearsheet": tear_sheet(results),
-            "line": small_line(results[subject_of(results)].equity),
+            "line": [round(float(value), 4) for value in line / line[0]],
             "cost_curve": cost_curve,
             "cost_bps": config.environment.cost_bps if cost_bps is None else cost_bps,
             "band": band,
@@ -228,12 +230,6 @@ def cost_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
     return sentences
 
 
-def small_line(equity: Floats) -> list[float]:
-    """Growth of 1 at `LINE_POINTS` places at most, as tables draw it; four decimals."""
-    bars = np.unique(np.linspace(0, len(equity) - 1, min(LINE_POINTS, len(equity))).astype(int))
-    return [round(float(value), 4) for value in equity[bars] / equity[0]]
-
-
 def tear_sheet(results: Mapping[str, BacktestResult]) -> Tearsheet:
     """Numbers of the tear sheet.
 
@@ -284,10 +280,6 @@ def yearly_returns(times: Times, equity: Floats) -> dict[str, float]:
     with np.errstate(divide="ignore", invalid="ignore"):
         returns = values[1:] / values[:-1] - 1
     return {str(years[i]): float(value) for i, value in zip(lasts, returns, strict=True)}
-
-
-def _date(time: np.datetime64) -> str:
-    return str(time.astype("datetime64[D]"))
 
 
 # ---- the accounts behind a report as arrays, from which pages draw its charts again ------------------------------

@@ -1,8 +1,4 @@
-"""The charts of reports, dashboard and notebooks as Plotly figures without a template.
-
-Each of the three sets its own template: `REPORT_TEMPLATE`, `dashboard.theme.template` and `display.set_layout`. Text
-and grid colours of a report come from its style sheet.
-"""
+"""The charts of reports, dashboard and notebooks as Plotly figures without a template; each of them sets its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a strategy adds and where it comes from: against the benchmark, by asset and year, and by account size.
-
-Sections of the report, and the rows and figures that the dashboard shows too.
-"""
+"""Sections on what a strategy adds: against the benchmark, by asset and year, and by account size."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Text of report sections on mandate and ladder: return over the base, rows of the tables, deployed step.
-
-Shared by the terminal, the report and the dashboard.
-"""
+"""Text and table rows on mandate and ladder: return over the base, use of the mandate, deployed step."""
 
 from __future__ import annotations
 
@@ -96,15 +93,9 @@ def mandate_settings(mandate: Mapping[str, str | float | int]) -> dict[str, str]
     """Settings of a mandate by display name; disabled limits are "off"."""
     if mandate["base"] == "none":
         return {"base": "none: weights are unconstrained"}
-    return {display_name(name): _setting(name, value) for name, value in {"base": mandate["base"], **mandate}.items()}
-
-
-def _setting(name: str, value: str | float) -> str:
-    if name in OFF_AT_ZERO and not value:
-        return "off"
-    if name == "decide_every":
-        return f"{value} bar{'s' * (value != 1)}"
-    return display_name(str(value))
+    settings = {name: "off" if name in OFF_AT_ZERO and not value else value for name, value in mandate.items()}
+    settings = {"base": mandate["base"], **settings, "decide_every": f"{mandate['decide_every']} bars"}
+    return {display_name(name): display_name(str(value)) for name, value in settings.items()}
 
 
 def usage_periods(usage: Mapping[str, MandateUsage]) -> list[str]:
@@ -143,14 +134,9 @@ def format_measure(measure: Measure, value: float | None) -> str:
         active = measure.kind == "active"
         return percent(value, 2 if active else 1, sign=active, unit="%")
     if measure.kind == "difference":
-        return signed(value)
+        return number(value, 3, sign=True)  # an interval that ends just below zero is seen to do so
     text = number(value, {"number": 1, "slope": 3}.get(measure.kind, 2))
     return f"{text}×" if measure.kind == "times" and text != MISSING else text
-
-
-def signed(value: float | None) -> str:
-    """A number with its sign and three decimals, so that an interval that ends just below zero is seen to do so."""
-    return number(value, 3, sign=True)
 
 
 LABELS = {

@@ -1,7 +1,5 @@
 """The report of a run as a record of frozen parts: the contents of report.json, with its version and JSON Schema.
 
-The attributes are the keys of report.json. A part that a report does not have is None or empty.
-
 python -m finrl_pod_app.report.records > app/finrl_pod_app/report/report.schema.json
 """
 

@@ -1,7 +1,4 @@
-"""The sections of a report as HTML, each a pure function of the report.
-
-A section returns "" if its part of the report is missing.
-"""
+"""The sections of a report as HTML, pure functions of the report; "" if their part of it is missing."""
 
 from __future__ import annotations
 
@@ -58,14 +55,10 @@ def chart(name: str, figure: Any, size: str = "", *, side_legend: bool = False) 
     )
 
 
-def anchor(title: str) -> str:
-    """The id of a section: "Market rules" -> "market-rules"."""
-    return "-".join("".join(sign if sign.isalnum() else " " for sign in title.lower()).split())
-
-
 def section(title: str, body: str) -> str:
     """A section of HTML under an escaped heading, to which the contents link."""
-    return f'<section id="{anchor(title)}"><h2>{html.escape(title)}</h2>\n{body}</section>'
+    anchor = re.sub(r"\W+", "-", title.lower()).strip("-")
+    return f'<section id="{anchor}"><h2>{html.escape(title)}</h2>\n{body}</section>'
 
 
 def headline(report: RunReport) -> str:

@@ -13,7 +13,7 @@ from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number
 
 if TYPE_CHECKING:
     from finrl_pod.promotion.verdict import Edge, Metrics, OverfittingStatistics, Rule, Verdict
-    from finrl_pod_app.report.records import PracticallyBase, RunReport, YearDifference
+    from finrl_pod_app.report.records import PracticallyBase, RunReport
 
 # What a rule measures, and the side of its limit on which it passes.
 RULE_LABELS = {
@@ -164,17 +164,13 @@ def _rate(value: float | None, *, sign: bool = False) -> str:
 
 def practically_base_sentence(part: PracticallyBase) -> str:
     """Why a champion hardly differs from its base."""
+    best, worst = (f"{year.year} ({year.dollars:+,.0f} dollars)" for year in (part.best_year, part.worst_year))
     return (
         f"Practically its base: the mean active share on test is {_rate(part.active_share)} where the mandate allows "
         f"{_rate(part.allowed)}, tracking error {percent(part.tracking_error, 2, unit='%')} per year; "
-        f"{_CAUSES[part.cause]}. On an account of {ACCOUNT:,} its best year over the base was {_year(part.best_year)}, "
-        f"its worst {_year(part.worst_year)}; the base alone, without training, returned "
-        f"{_rate(part.base_return, sign=True)} per year."
+        f"{_CAUSES[part.cause]}. On an account of {ACCOUNT:,} its best year over the base was {best}, its worst "
+        f"{worst}; the base alone, without training, returned {_rate(part.base_return, sign=True)} per year."
     )
-
-
-def _year(difference: YearDifference) -> str:
-    return f"{difference.year} ({difference.dollars:+,.0f} dollars)"
 
 
 def verdict_lines(report: RunReport) -> list[str]:
