@@ -17,19 +17,11 @@ from pydantic import TypeAdapter
 
 from finrl_pod.errors import InputError
 from finrl_pod.fake_alpaca import order_validation as validation
+from finrl_pod.fake_alpaca import wire_format as wire
 from finrl_pod.fake_alpaca.account import Account, Balances, Ledger, Order, OrderTicket, compute_balances
 from finrl_pod.fake_alpaca.order_lifecycle import PENDING_CHANGE, EventQueue, OrderLifecycle, ScheduledEvent
 from finrl_pod.fake_alpaca.prices import Prices, new_york
 from finrl_pod.fake_alpaca.settings import MarketConditions, Settings
-from finrl_pod.fake_alpaca.wire_format import (
-    ApiError,
-    decimal_text,
-    forbidden_order,
-    invalid_parameter,
-    price_decimal,
-    timestamp,
-    unprocessable,
-)
 
 _SPLIT_HOUR = 4  # New York time at which a split takes effect on its ex-date
 _NOT_REPLACEABLE = ("accepted", "pending_new", *PENDING_CHANGE)
@@ -81,12 +73,12 @@ class Exchange(Account):
         ticket = validation.parse_order(body, self.settings)
         exits = validation.parse_exits(body, ticket.order_class)
         if ticket.symbol not in self.prices.symbols:
-            raise unprocessable(f'asset "{ticket.symbol}" not found')
+            raise wire.unprocessable(f'asset "{ticket.symbol}" not found')
         self._check_unique(ticket.client_order_id)
         if self.conditions.is_suspended:
-            raise forbidden_order("new orders are rejected by user request")
+            raise wire.forbidden_order("new orders are rejected by user request")
         if not self.tradable(ticket.symbol, moment):
-            raise unprocessable(f'asset "{ticket.symbol}" is not tradable')
+            raise wire.unprocessable(f'asset "{ticket.symbol}" is not tradable')
         today = self.prices.sessions.on(new_york(moment).date())
         validation.check_auction_hours(ticket.time_in_force, moment, today)
         price = self.price(ticket.symbol, moment)
@@ -125,7 +117,7 @@ class Exchange(Account):
         self.advance(moment)
         order = self.find(order_id)
         if not order.open or order.status in PENDING_CHANGE:
-            raise unprocessable(f'order is already in "{order.status}" state')
+            raise wire.unprocessable(f'order is already in "{order.status}" state')
         order.status = "pending_cancel"
         self.publish_order_event("pending_cancel", order, moment)
         self._queue.add(moment + self.conditions.cancel_delay, "cancel", order.id)
@@ -137,25 +129,27 @@ class Exchange(Account):
         self.advance(moment)
         original = self.find(order_id)
         if not original.open or original.status in _NOT_REPLACEABLE:
-            raise unprocessable(f'unable to replace order, order isn\'t in a replaceable state: "{original.status}"')
+            raise wire.unprocessable(
+                f'unable to replace order, order isn\'t in a replaceable state: "{original.status}"'
+            )
         if not isinstance(body, Mapping) or not body:
-            raise invalid_parameter("at least one field must be replaced")
+            raise wire.invalid_parameter("at least one field must be replaced")
         if original.order_class != "simple":
-            raise invalid_parameter(f"{original.order_class} orders cannot be replaced on this fake server")
+            raise wire.invalid_parameter(f"{original.order_class} orders cannot be replaced on this fake server")
         if original.notional is not None:
-            raise invalid_parameter("notional orders cannot be replaced")
+            raise wire.invalid_parameter("notional orders cannot be replaced")
         qty = validation.parse_decimal(body, "qty") or original.qty
         assert qty is not None
         if qty <= 0:
-            raise invalid_parameter("qty must be > filled qty")
+            raise wire.invalid_parameter("qty must be > filled qty")
         limit = validation.parse_decimal(body, "limit_price") or original.limit_price
         stop = validation.parse_decimal(body, "stop_price") or original.stop_price
         replacement = {
             **{f: getattr(original, f) for f in ("symbol", "side", "type", "extended_hours")},
             "qty": str(qty),
             "time_in_force": body.get("time_in_force") or original.time_in_force,
-            "limit_price": decimal_text(limit),
-            "stop_price": decimal_text(stop),
+            "limit_price": wire.decimal_text(limit),
+            "stop_price": wire.decimal_text(stop),
             "client_order_id": body.get("client_order_id"),
         }
         ticket = validation.parse_order(replacement, self.settings)
@@ -175,8 +169,8 @@ class Exchange(Account):
         """Raw price at a time. Raises ApiError before the first bar of the symbol."""
         value = self.prices.price_at(symbol, moment)
         if value is None:
-            raise unprocessable(f'asset "{symbol}" has no price')
-        return price_decimal(value)
+            raise wire.unprocessable(f'asset "{symbol}" has no price')
+        return wire.price_decimal(value)
 
     def tradable(self, symbol: str, moment: float) -> bool:
         """Whether the symbol has a bar in the current or next session and is not marked as untradable."""
@@ -199,7 +193,9 @@ class Exchange(Account):
                 self._lifecycle.close(order, "canceled", moment)
         self.ledger = Ledger(cash, cash, cash, self._seed + self.account_number)
         self.account_number += 1
-        self.publish("account", {"event": "reset", "cash": decimal_text(cash), "timestamp": timestamp(moment)})
+        self.publish(
+            "account", {"event": "reset", "cash": wire.decimal_text(cash), "timestamp": wire.timestamp(moment)}
+        )
 
     def resume(self, symbol: str, moment: float) -> None:
         """End a trading halt and reschedule the orders that were waiting."""
@@ -211,7 +207,7 @@ class Exchange(Account):
 
     def _check_unique(self, client_order_id: str) -> None:
         if client_order_id in self.by_client_id:
-            raise ApiError(422, self.settings.duplicate_code, "client_order_id must be unique")
+            raise wire.ApiError(422, self.settings.duplicate_code, "client_order_id must be unique")
 
     def _check_affordable(self, order: Order, moment: float, instead_of: Order | None = None) -> None:
         shares_held = self.ledger.qty(order.symbol)
@@ -249,10 +245,10 @@ class Exchange(Account):
         self.ledger.closes.append((moment, self.ledger.last_equity))
         event = {
             "event": "close",
-            "equity": decimal_text(self.ledger.last_equity),
-            "cash": decimal_text(self.ledger.cash),
-            "held": {s: decimal_text(h.qty) for s, h in sorted(self.ledger.holdings.items())},
-            "timestamp": timestamp(moment),
+            "equity": wire.decimal_text(self.ledger.last_equity),
+            "cash": wire.decimal_text(self.ledger.cash),
+            "held": {s: wire.decimal_text(h.qty) for s, h in sorted(self.ledger.holdings.items())},
+            "timestamp": wire.timestamp(moment),
         }
         self.publish("account", event)
 
@@ -264,8 +260,8 @@ class Exchange(Account):
                 self._lifecycle.close(order, "canceled", moment)
         ratio = Decimal(repr(action.new)) / Decimal(repr(action.old))
         self.ledger.book_split(action.symbol, ratio, moment)
-        event = {"event": "split", "symbol": action.symbol, "ratio": decimal_text(ratio)}
-        self.publish("account", {**event, "timestamp": timestamp(moment)})
+        event = {"event": "split", "symbol": action.symbol, "ratio": wire.decimal_text(ratio)}
+        self.publish("account", {**event, "timestamp": wire.timestamp(moment)})
 
     def state(self) -> dict[str, Any]:
         """State needed to restart the server, as JSON values."""

@@ -8,20 +8,10 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+from finrl_pod.fake_alpaca import wire_format as wire
 from finrl_pod.fake_alpaca.account import ORDER_CLASSES, Order, OrderTicket, opening_quantity
 from finrl_pod.fake_alpaca.prices import Session, Sessions, new_york
 from finrl_pod.fake_alpaca.settings import Settings
-from finrl_pod.fake_alpaca.wire_format import (
-    INVALID_PARAMETER,
-    MALFORMED_BODY,
-    PATTERN_DAY_TRADING,
-    ApiError,
-    decimal_text,
-    forbidden_order,
-    invalid_parameter,
-    parse_number,
-    unprocessable,
-)
 
 _ORDER_TYPES = ("market", "limit", "stop", "stop_limit")
 _CRYPTO_TIMES = ("gtc", "ioc")
@@ -44,36 +34,38 @@ _TICK = Decimal("0.01")
 def parse_order(body: Any, settings: Settings) -> OrderTicket:
     """The ticket in a request body. Raises ApiError for the first parameter that is missing or malformed."""
     if not isinstance(body, Mapping):
-        raise ApiError(400, MALFORMED_BODY, "request body format is invalid")
+        raise wire.ApiError(400, wire.MALFORMED_BODY, "request body format is invalid")
     symbol = body.get("symbol")
     if not isinstance(symbol, str) or not symbol:
-        raise invalid_parameter("symbol is required")
+        raise wire.invalid_parameter("symbol is required")
     order_class = body.get("order_class") or "simple"
     if order_class not in ORDER_CLASSES or body.get("legs"):
-        raise invalid_parameter(f"invalid order_class: {str(order_class)[:40]}")
+        raise wire.invalid_parameter(f"invalid order_class: {str(order_class)[:40]}")
     side = _parse_choice(body, "side", ("buy", "sell"))
     order_type = _parse_choice(body, "type", _ORDER_TYPES)
     time_in_force = _parse_choice(body, "time_in_force", _CRYPTO_TIMES if settings.crypto else _TIMES_IN_FORCE)
     qty = parse_decimal(body, "qty")
     notional = parse_decimal(body, "notional")
     if qty is None and notional is None:
-        raise invalid_parameter("qty or notional is required")
+        raise wire.invalid_parameter("qty or notional is required")
     if qty is not None and notional is not None:
-        raise ApiError(settings.qty_and_notional_status, INVALID_PARAMETER, "only one of qty or notional is accepted")
+        raise wire.ApiError(
+            settings.qty_and_notional_status, wire.INVALID_PARAMETER, "only one of qty or notional is accepted"
+        )
     for name, value in (("qty", qty), ("notional", notional)):
         if value is not None and value <= 0:
-            raise invalid_parameter(f"{name} must be > 0")
+            raise wire.invalid_parameter(f"{name} must be > 0")
     if qty is not None and _decimal_places(qty) > _SHARE_DECIMALS:
-        raise invalid_parameter(f"qty increment is limited to {_SHARE_DECIMALS} decimal points")
+        raise wire.invalid_parameter(f"qty increment is limited to {_SHARE_DECIMALS} decimal points")
     if notional is not None and _decimal_places(notional) > _DOLLAR_DECIMALS:
-        raise invalid_parameter("notional value must be limited to 2 decimal places")
+        raise wire.invalid_parameter("notional value must be limited to 2 decimal places")
     limit = parse_decimal(body, "limit_price")
     stop = parse_decimal(body, "stop_price")
     if order_class == "oco" and limit is None and isinstance(body.get("take_profit"), Mapping):
         limit = parse_decimal(body["take_profit"], "limit_price")  # the parent is the take-profit
     client_order_id = str(body.get("client_order_id") or "")
     if len(client_order_id) > settings.max_client_order_id_length:
-        raise invalid_parameter(
+        raise wire.invalid_parameter(
             f"client_order_id must be no more than {settings.max_client_order_id_length} characters"
         )
     ticket = OrderTicket(
@@ -100,17 +92,17 @@ def parse_decimal(body: Mapping[str, Any], name: str) -> Decimal | None:
     if value is None:
         return None
     try:
-        return parse_number(value)
+        return wire.parse_number(value)
     except ValueError:
-        raise invalid_parameter(f"{name} is not a number") from None
+        raise wire.invalid_parameter(f"{name} is not a number") from None
 
 
 def _parse_choice(body: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
     value = body.get(name)
     if value is None:
-        raise invalid_parameter(f"{name} is required")
+        raise wire.invalid_parameter(f"{name} is required")
     if value not in choices:
-        raise invalid_parameter(f"invalid {name}: {value}")
+        raise wire.invalid_parameter(f"invalid {name}: {value}")
     return str(value)
 
 
@@ -119,25 +111,25 @@ def _check_prices(ticket: OrderTicket, *, crypto: bool) -> None:
         price = getattr(ticket, name)
         is_required = name in _PRICES_OF_TYPE.get(ticket.type, ())
         if is_required and price is None:
-            raise invalid_parameter(f"{ticket.type} orders require {name.replace('_', ' ')}")
+            raise wire.invalid_parameter(f"{ticket.type} orders require {name.replace('_', ' ')}")
         if not is_required and price is not None:
-            raise invalid_parameter(f"{ticket.type} orders require no {name.replace('_', ' ')}")
+            raise wire.invalid_parameter(f"{ticket.type} orders require no {name.replace('_', ' ')}")
         if price is not None:
             check_price_increment(name, price)
     if ticket.fractional and ticket.time_in_force != "day" and not crypto:
-        raise unprocessable("fractional orders must be DAY orders")
+        raise wire.unprocessable("fractional orders must be DAY orders")
     if ticket.time_in_force in ("opg", "cls") and ticket.type not in ("market", "limit"):
-        raise unprocessable(f"{ticket.time_in_force} orders must be market or limit orders")
+        raise wire.unprocessable(f"{ticket.time_in_force} orders must be market or limit orders")
     if ticket.extended_hours and (ticket.type != "limit" or ticket.time_in_force not in ("day", "gtc")):
-        raise unprocessable("extended hours order must be DAY or GTC limit orders")
+        raise wire.unprocessable("extended hours order must be DAY or GTC limit orders")
 
 
 def check_price_increment(name: str, price: Decimal) -> None:
     """Refuse a price with more than two decimals from a dollar on, or four below, and any price of 0 or less."""
     if price <= 0:
-        raise invalid_parameter(f"{name} must be > 0")
+        raise wire.invalid_parameter(f"{name} must be > 0")
     if _decimal_places(price) > (_DOLLAR_DECIMALS if price >= 1 else _SUB_DOLLAR_DECIMALS):
-        raise unprocessable(
+        raise wire.unprocessable(
             f"invalid {name} {price}. sub-penny increment does not fulfill minimum pricing criteria",
         )
 
@@ -153,16 +145,16 @@ def check_auction_hours(time_in_force: str, moment: float, today: Session | None
     if today is None or moment >= today.at(_AUCTION_ORDERS_REOPEN_HOUR):
         return
     if time_in_force == "opg" and moment >= today.at(*_OPG_CUTOFF):
-        raise unprocessable("opg orders are not accepted between 9:28am and 7:00pm ET")
+        raise wire.unprocessable("opg orders are not accepted between 9:28am and 7:00pm ET")
     if time_in_force == "cls" and moment >= today.close - _CLS_CUTOFF_SECONDS:
-        raise unprocessable("cls orders are not accepted between 10 minutes before the close and 7:00pm ET")
+        raise wire.unprocessable("cls orders are not accepted between 10 minutes before the close and 7:00pm ET")
 
 
 def check_min_notional(ticket: OrderTicket, price: Decimal) -> None:
     """Refuse a fractional order worth less than a dollar."""
     cost = ticket.notional if ticket.notional is not None else (ticket.qty or Decimal(0)) * price
     if ticket.fractional and cost < _MIN_NOTIONAL:
-        raise forbidden_order("cost basis must be >= minimal amount of order 1", cost_basis=str(cost))
+        raise wire.forbidden_order("cost basis must be >= minimal amount of order 1", cost_basis=str(cost))
 
 
 def check_wash_trade(order: Order, others: Iterable[Order]) -> None:
@@ -175,7 +167,7 @@ def check_wash_trade(order: Order, others: Iterable[Order]) -> None:
         sell = limits["sell"]
         if buy is not None and sell is not None and buy < sell:
             continue
-        raise forbidden_order(
+        raise wire.forbidden_order(
             "potential wash trade detected. use complex orders",
             existing_order_id=other.id,
             reject_reason=f"opposite side {other.type} order exists",
@@ -185,13 +177,13 @@ def check_wash_trade(order: Order, others: Iterable[Order]) -> None:
 def check_available_shares(order: Order, shares_held: Decimal, available: Decimal) -> None:
     """Refuse a sale from a long position if other open orders leave too few shares available."""
     if order.remaining > available:
-        requested_quantity = decimal_text(order.remaining)
-        left = decimal_text(available)
-        raise forbidden_order(
+        requested_quantity = wire.decimal_text(order.remaining)
+        left = wire.decimal_text(available)
+        raise wire.forbidden_order(
             f"insufficient qty available for order (requested: {requested_quantity}, available: {left})",
             available=left,
-            existing_qty=decimal_text(shares_held),
-            held_for_orders=decimal_text(shares_held - available),
+            existing_qty=wire.decimal_text(shares_held),
+            held_for_orders=wire.decimal_text(shares_held - available),
             symbol=order.symbol,
         )
 
@@ -199,19 +191,19 @@ def check_available_shares(order: Order, shares_held: Decimal, available: Decima
 def check_short_sale(order: Order, *, allowed: bool) -> None:
     """Refuse a short sale if the account may not short, or if it is not in whole shares."""
     if not allowed:
-        raise forbidden_order("account is not allowed to short")
+        raise wire.forbidden_order("account is not allowed to short")
     if order.notional is not None or order.remaining % 1 != 0:
-        raise unprocessable("fractional orders cannot be sold short")
+        raise wire.unprocessable("fractional orders cannot be sold short")
 
 
 def check_buying_power(order: Order, shares_held: Decimal, buying_power: Decimal) -> None:
     """Refuse an order whose newly opened exposure costs more than the buying power."""
     cost = opening_quantity(order, shares_held) * order.reserve if order.notional is None else order.notional
     if cost > buying_power:
-        raise forbidden_order(
+        raise wire.forbidden_order(
             "insufficient buying power",
-            buying_power=decimal_text(buying_power),
-            cost_basis=decimal_text(cost),
+            buying_power=wire.decimal_text(buying_power),
+            cost_basis=wire.decimal_text(cost),
         )
 
 
@@ -224,7 +216,7 @@ def check_day_trade(
     purchase = (new_york(moment).date(), "buy", order.symbol)
     bought_today = any((day, fill["side"], fill["symbol"]) == purchase for day, fill in _dated_fills(activities))
     if bought_today and count_day_trades(activities, sessions, moment) >= _MAX_DAY_TRADES:
-        raise ApiError(403, PATTERN_DAY_TRADING, "trade denied due to pattern day trading protection")
+        raise wire.ApiError(403, wire.PATTERN_DAY_TRADING, "trade denied due to pattern day trading protection")
 
 
 def count_day_trades(activities: Iterable[Mapping[str, Any]], sessions: Sessions, moment: float) -> int:
@@ -267,13 +259,13 @@ def parse_exits(body: Mapping[str, Any], order_class: str) -> Exits:
     legs = [name for name in _PRICES_OF_LEG if body.get(name)]
     prices = {full_name: price for name in legs for full_name, price in _parse_leg(body[name], name).items()}
     if order_class == "simple" and legs:
-        raise invalid_parameter(f"simple orders require no {legs[0]}")
+        raise wire.invalid_parameter(f"simple orders require no {legs[0]}")
     if order_class in ("bracket", "oco"):
         for name, keys in _PRICES_OF_LEG.items():
             if name not in legs:
-                raise invalid_parameter(f"{order_class} orders require {name}.{keys[0]}")
+                raise wire.invalid_parameter(f"{order_class} orders require {name}.{keys[0]}")
     if order_class == "oto" and len(legs) != 1:
-        raise invalid_parameter("oto orders require take_profit or stop_loss, and not both")
+        raise wire.invalid_parameter("oto orders require take_profit or stop_loss, and not both")
     return Exits(
         take_profit=prices.get("take_profit.limit_price"),
         stop_loss=prices.get("stop_loss.stop_price"),
@@ -284,7 +276,7 @@ def parse_exits(body: Mapping[str, Any], order_class: str) -> Exits:
 def _parse_leg(leg: Any, name: str) -> dict[str, Decimal]:
     """Prices of a leg by their full names such as "stop_loss.limit_price"."""
     if not isinstance(leg, Mapping):
-        raise invalid_parameter(f"{name} must be an object")
+        raise wire.invalid_parameter(f"{name} must be an object")
     prices = {}
     for key in _PRICES_OF_LEG[name]:
         full_name = f"{name}.{key}"
@@ -294,7 +286,7 @@ def _parse_leg(leg: Any, name: str) -> dict[str, Decimal]:
             prices[full_name] = price
     required_price = f"{name}.{_PRICES_OF_LEG[name][0]}"
     if required_price not in prices:
-        raise invalid_parameter(f"{required_price} is required")
+        raise wire.invalid_parameter(f"{required_price} is required")
     return prices
 
 
@@ -303,19 +295,21 @@ def check_exits(ticket: OrderTicket, exits: Exits, base_price: Decimal) -> None:
     if ticket.order_class == "simple":
         return
     if ticket.time_in_force not in ("day", "gtc"):
-        raise invalid_parameter("complex orders only support day or gtc time in force")
+        raise wire.invalid_parameter("complex orders only support day or gtc time in force")
     if ticket.extended_hours:
-        raise invalid_parameter("extended hours order must be simple orders")
+        raise wire.invalid_parameter("extended hours order must be simple orders")
     if ticket.fractional:
-        raise unprocessable("fractional orders must be simple orders")
+        raise wire.unprocessable("fractional orders must be simple orders")
     is_oco = ticket.order_class == "oco"
     if is_oco and ticket.type != "limit":
-        raise invalid_parameter("oco orders must be limit orders")
+        raise wire.invalid_parameter("oco orders must be limit orders")
     exits_sell = (ticket.side == "sell") == is_oco
     profit = exits.take_profit
     stop = exits.stop_loss
     if profit is not None and stop is not None and (profit <= stop if exits_sell else profit >= stop):
-        raise invalid_parameter(f"take_profit.limit_price must be {'>' if exits_sell else '<'} stop_loss.stop_price")
+        raise wire.invalid_parameter(
+            f"take_profit.limit_price must be {'>' if exits_sell else '<'} stop_loss.stop_price"
+        )
     if not is_oco:
         _check_distance("take_profit.limit_price", profit, base_price, is_above=exits_sell)
         _check_distance("stop_loss.stop_price", stop, base_price, is_above=not exits_sell)
@@ -326,7 +320,7 @@ def _check_distance(name: str, price: Decimal | None, base_price: Decimal, *, is
     if price is None or (price >= base_price + _TICK if is_above else price <= base_price - _TICK):
         return
     rule = ">= base_price + 0.01" if is_above else "<= base_price - 0.01"
-    raise unprocessable(f"{name} must be {rule}", base_price=str(base_price))
+    raise wire.unprocessable(f"{name} must be {rule}", base_price=str(base_price))
 
 
 def leg_tickets(parent: Order, exits: Exits) -> list[OrderTicket]:

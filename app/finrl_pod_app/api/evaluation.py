@@ -27,24 +27,8 @@ from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
 from finrl_pod.user_files import is_custom
+from finrl_pod_app.api import markets, results
 from finrl_pod_app.api import setup as api
-from finrl_pod_app.api.markets import (
-    DEFAULT_PRESET,
-    Prices,
-    SettingValue,
-    load_config,
-    load_prices,
-    stored_panel,
-    with_settings,
-)
-from finrl_pod_app.api.results import (
-    AuditResult,
-    Backtest,
-    CheckResult,
-    TournamentResult,
-    VerdictResult,
-    WalkforwardResult,
-)
 from finrl_pod_app.api.training import TrainedAgent, progress_shown
 from finrl_pod_app.evaluation.backtests import SplitName, in_sample, prepare, run_references
 from finrl_pod_app.evaluation.champions import strategy_identity
@@ -58,14 +42,14 @@ if TYPE_CHECKING:
 
 def backtest(
     strategy: Strategy | TrainedAgent | str | object,
-    prices: api.Setup | Prices | None = None,
+    prices: api.Setup | markets.Prices | None = None,
     *,
     split: SplitName = "validation",
     start: str | None = None,
     end: str | None = None,
     cost_bps: float | None = None,
     config: RunConfig | None = None,
-) -> Backtest:
+) -> results.Backtest:
     """Backtest a strategy on one split of the prices, by default validation.
 
     strategy: an agent or the path of a saved one, the name of a baseline, file.py:Class, an object with
@@ -98,7 +82,7 @@ def backtest(
         settings = config or prices.config
         splits = settings.splits
     else:
-        panel = load_prices(prices)
+        panel = markets.load_prices(prices)
         settings = config or RunConfig()
         splits = splits_of_panel(panel)
     settings = override_config(settings, cost_bps=cost_bps)
@@ -126,30 +110,32 @@ def backtest(
     if training_market is not None and training_market.panel.sha256 == panel.sha256:
         training_dates = training_market.config.splits.train
         in_sample_warning = in_sample(*training_dates, panel.times[first : last + 1], "the agent was trained")
-    return Backtest(result, bars_name, looks, trades_table(result, market, period.rules), baselines, in_sample_warning)
+    return results.Backtest(
+        result, bars_name, looks, trades_table(result, market, period.rules), baselines, in_sample_warning
+    )
 
 
 def _folder_of_run(run: object) -> Path | None:
     """The folder of a run or of its result; None for anything else."""
-    if isinstance(run, TournamentResult):
+    if isinstance(run, results.TournamentResult):
         return run.folder
     return Path(run) if isinstance(run, str | Path) and Path(run).is_dir() else None
 
 
 def _backtest_champion(
     folder: Path,
-    prices: api.Setup | Prices | None,
+    prices: api.Setup | markets.Prices | None,
     config: RunConfig | None,
     cost_bps: float | None,
     split: SplitName,
     start: str | None,
     end: str | None,
-) -> Backtest:
+) -> results.Backtest:
     if prices is not None:
-        panel = prices.panel if isinstance(prices, api.Setup) else load_prices(prices)
+        panel = prices.panel if isinstance(prices, api.Setup) else markets.load_prices(prices)
         if panel.sha256 != RunDirectory.open(folder).data_sha256:
             raise InputError(f"the champion of {folder} is tested on the run's own prices; leave out others")
-        stored_panel(panel)  # where the run finds them
+        markets.stored_panel(panel)  # where the run finds them
     if config is not None:
         raise InputError(f"the champion of {folder} is tested under the run's own rules; leave out config")
     fix = f", or pass them: fp.backtest({str(folder)!r}, prices)"
@@ -160,7 +146,7 @@ def _backtest_champion(
     trades = trades_table(result, champion.market, period.rules)
     baselines = run_references(result.name, champion.panel, period)
     number_of_look = None if looks is None else looks.number
-    return Backtest(result, champion.period or "dates", number_of_look, trades, baselines, champion.in_sample)
+    return results.Backtest(result, champion.period or "dates", number_of_look, trades, baselines, champion.in_sample)
 
 
 def _test_start(panel: Panel, config: RunConfig | None) -> int:
@@ -200,17 +186,17 @@ def _strategy_of(target: object, prices: object) -> tuple[Strategy, bool]:
 
 
 def run_tournament(
-    config: RunConfig | str | Path = DEFAULT_PRESET,
-    prices: Prices | None = None,
+    config: RunConfig | str | Path = markets.DEFAULT_PRESET,
+    prices: markets.Prices | None = None,
     *,
     out: str | Path,
-    settings: Mapping[str, SettingValue] | None = None,
+    settings: Mapping[str, markets.SettingValue] | None = None,
     cost_bps: float | None = None,
     test: bool = True,
     resume: bool = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     progress: bool | None = None,
-) -> TournamentResult:
+) -> results.TournamentResult:
     """Train a population, pick its champion on validation and test it once; the run is written into `out`.
 
     config: a RunConfig, a TOML file, or a preset: "quick" (too short to learn much), "laptop", "gpu" or "minutes".
@@ -231,10 +217,10 @@ def run_tournament(
     run_config = _run_config(config, prices, settings, cost_bps)
     with progress_display(quiet=not progress_shown(progress)) as report:
         result = run(run_config, out, resume=resume, device=device, progress=report, test=test)
-    return TournamentResult(result.to_dict() if isinstance(result, RunReport) else result, out)
+    return results.TournamentResult(result.to_dict() if isinstance(result, RunReport) else result, out)
 
 
-def load_run(folder: str | Path) -> TournamentResult:
+def load_run(folder: str | Path) -> results.TournamentResult:
     """The result of a finished tournament from its folder. Raises RunError for a folder without one."""
     path = api.as_path(folder, "a run must be the folder that run_tournament or finrl-pod tournament wrote")
     names = ("report.json", "result.json")  # the second on an environment without a market
@@ -247,28 +233,28 @@ def load_run(folder: str | Path) -> TournamentResult:
     document: dict[str, Any] = read_json(file)
     if "champion" not in document:
         raise RunError(f"{file} is the report of a backtest, not of a tournament")
-    return TournamentResult(document, path)
+    return results.TournamentResult(document, path)
 
 
 def _run_config(
     config: RunConfig | str | Path,
-    prices: Prices | None,
-    settings: Mapping[str, SettingValue] | None,
+    prices: markets.Prices | None,
+    settings: Mapping[str, markets.SettingValue] | None,
     cost_bps: float | None,
 ) -> RunConfig:
     """The config of a run; its prices are stored."""
-    config = load_config(config)
+    config = markets.load_config(config)
     if prices is not None:
-        config = for_stored_panel(config, Store(), stored_panel(load_prices(prices)))
-    return with_settings(config, settings, cost_bps)
+        config = for_stored_panel(config, Store(), markets.stored_panel(markets.load_prices(prices)))
+    return markets.with_settings(config, settings, cost_bps)
 
 
 def audit(
-    target: Strategy | TrainedAgent | TournamentResult | str | Path | object,
-    prices: api.Setup | Prices | None = None,
+    target: Strategy | TrainedAgent | results.TournamentResult | str | Path | object,
+    prices: api.Setup | markets.Prices | None = None,
     *,
     progress: bool | None = None,
-) -> AuditResult:
+) -> results.AuditResult:
     """Audit the champion of the result or folder of a tournament, an agent, or a strategy, on a stored panel.
 
     target: also the name of a baseline, file.py:Class, an object or class with `target_weights(window, positions)`, or
@@ -280,11 +266,11 @@ def audit(
 
     folder = _folder_of_run(target) or (target if isinstance(target, Path) else None)
     with step_display(quiet=not progress_shown(progress)) as on_step:
-        return AuditResult(_audited(target, folder, prices, on_step).to_dict(), folder)
+        return results.AuditResult(_audited(target, folder, prices, on_step).to_dict(), folder)
 
 
 def _audited(
-    target: object, folder: Path | None, prices: api.Setup | Prices | None, on_step: Callable[[str], None]
+    target: object, folder: Path | None, prices: api.Setup | markets.Prices | None, on_step: Callable[[str], None]
 ) -> Audit:
     from finrl_pod_app.evaluation.audit import audit_run, audit_strategy
 
@@ -294,9 +280,9 @@ def _audited(
         prices = target.market
     if isinstance(prices, api.Setup):
         panel_name = None
-        config = override_config(prices.config, data=stored_panel(prices.panel))
+        config = override_config(prices.config, data=markets.stored_panel(prices.panel))
     else:
-        panel_name = prices if isinstance(prices, str | None) else stored_panel(load_prices(prices))
+        panel_name = prices if isinstance(prices, str | None) else markets.stored_panel(markets.load_prices(prices))
         config = None
     if isinstance(target, str) and config is None:
         return audit_strategy(target, panel_name, on_step=on_step)
@@ -309,7 +295,7 @@ def _audited(
     return audit_strategy(_strategy_of(target, prices)[0], panel_name, config=config, on_step=on_step)
 
 
-def check(target: object, kind: str | None = None) -> CheckResult:
+def check(target: object, kind: str | None = None) -> results.CheckResult:
     """Try a custom extension on a small random market, as `finrl-pod check` does, and tell what is wrong.
 
     target: a feature (a function of a panel), the class of a strategy, or the name of any extension as file.py:Name.
@@ -327,21 +313,21 @@ def check(target: object, kind: str | None = None) -> CheckResult:
         name = getattr(target, "__name__", type(target).__name__)
         kind, faults = check_object(target)
     rows = [{"rule": fault.rule, "message": fault.message} for fault in faults]
-    return CheckResult({"target": name, "kind": kind, "passed": not faults, "faults": rows})
+    return results.CheckResult({"target": name, "kind": kind, "passed": not faults, "faults": rows})
 
 
 def walkforward(
-    config: RunConfig | str | Path = DEFAULT_PRESET,
-    prices: Prices | None = None,
+    config: RunConfig | str | Path = markets.DEFAULT_PRESET,
+    prices: markets.Prices | None = None,
     *,
     out: str | Path,
-    settings: Mapping[str, SettingValue] | None = None,
+    settings: Mapping[str, markets.SettingValue] | None = None,
     cost_bps: float | None = None,
     folds: int = 6,
     seeds: int = 3,
     resume: bool = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-) -> WalkforwardResult:
+) -> results.WalkforwardResult:
     """Retrain on each fold and test on the bars that follow, see `finrl-pod walkforward`.
 
     prices, settings, cost_bps: the arguments of `run_tournament`. Raises InputError for invalid arguments.
@@ -354,13 +340,13 @@ def walkforward(
     seeds = api.whole_number("seeds", seeds, 1)
     run_config = _run_config(config, prices, settings, cost_bps)
     document = run_walkforward(run_config, out, folds=folds, seeds=seeds, resume=resume, device=device)
-    return WalkforwardResult(document, out)
+    return results.WalkforwardResult(document, out)
 
 
-def judge(run: str | Path | TournamentResult) -> VerdictResult:
+def judge(run: str | Path | results.TournamentResult) -> results.VerdictResult:
     """The verdict of a finished run, rule by rule. Raises RunError for a folder without one."""
     from finrl_pod.promotion.verdict import read_verdict
     from finrl_pod_app.report.records import report_of_run
 
     folder = _folder_of_run(run) or api.as_path(run, "a run must be its folder or a TournamentResult")
-    return VerdictResult(read_verdict(folder).to_dict() | report_of_run(folder).verdict_context(), folder)
+    return results.VerdictResult(read_verdict(folder).to_dict() | report_of_run(folder).verdict_context(), folder)

@@ -10,17 +10,7 @@ from typing import Literal
 import numpy as np
 from finrl_pod_strategies.mandate_account import DesiredTilts
 
-from finrl_pod.evaluate.active_management import (
-    LEVEL,
-    TAIL,
-    active_band,
-    active_share,
-    active_statistics,
-    annual_mean,
-    effective_number,
-    mean_absolute_tilt,
-    transfer_coefficient,
-)
+from finrl_pod.evaluate import active_management
 from finrl_pod.evaluate.intervals import MIN_BARS
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.market.mandate import active_mandate
@@ -30,17 +20,8 @@ from finrl_pod.promotion.verdict import Estimate, PartialEstimate
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats
 from finrl_pod_app.evaluation.champions import reference_strategy
+from finrl_pod_app.report import records
 from finrl_pod_app.report.builder import yearly_returns
-from finrl_pod_app.report.records import (
-    Added,
-    Comparison,
-    MandateUsage,
-    PracticallyBase,
-    ReportParts,
-    SharpePair,
-    StopRule,
-    YearDifference,
-)
 from finrl_pod_app.report.verdict_text import ACCOUNT
 
 SMALL_SHARE = 0.25  # of the active share that the mandate allows, below which a champion is practically its base
@@ -73,7 +54,7 @@ def mandate_period(
 
 def mandate_parts(
     config: RunConfig, results: Mapping[str, BacktestResult], periods: Mapping[str, MandatePeriod | None]
-) -> ReportParts:
+) -> records.ReportParts:
     """The parts of the report: mandate, added, mandate_usage, practically_base and stop_rule.
 
     results: results of the champion and of the reference; statistics are relative to the reference. periods: name ->
@@ -82,17 +63,17 @@ def mandate_parts(
     test = periods["test"]
     reference = results[reference_strategy(config).name]
     # The band of active returns with which the paper-trading daemon compares its account.
-    band = None if test is None else active_band(test.champion.equity, test.tilt_zero.equity, config.seed)
+    band = None if test is None else active_management.active_band(test.champion.equity, test.tilt_zero.equity, config.seed)
     return {
         "mandate": asdict(config.mandate),
         "added": added_value(results[CHAMPION], reference, config.seed),
         "mandate_usage": {name: usage(period) for name, period in periods.items() if period is not None} or None,
         "practically_base": None if test is None else practically_base(test),
-        "stop_rule": None if band is None else StopRule(level=band.level, lower=band.lower),
+        "stop_rule": None if band is None else records.StopRule(level=band.level, lower=band.lower),
     }
 
 
-def practically_base(period: MandatePeriod) -> PracticallyBase:
+def practically_base(period: MandatePeriod) -> records.PracticallyBase:
     """Whether a champion hardly differs from its base, and why.
 
     "flag": its mean active share is below a quarter of "allowed", or its tracking error below 0.5% per year. "allowed":
@@ -113,11 +94,11 @@ def practically_base(period: MandatePeriod) -> PracticallyBase:
         cause = "slow_trading"
     champion_years, base_years = (yearly_returns(x.times, x.equity) for x in (period.champion, period.tilt_zero))
     differences = [
-        YearDifference(year=year, dollars=ACCOUNT * (champion_years[year] - base_years[year]))
+        records.YearDifference(year=year, dollars=ACCOUNT * (champion_years[year] - base_years[year]))
         for year in champion_years
     ]
     differences.sort(key=lambda year: year.dollars)
-    return PracticallyBase(
+    return records.PracticallyBase(
         flag=share < SMALL_SHARE * allowed_share or error < SMALL_TRACKING_ERROR,
         active_share=share,
         allowed=allowed_share,
@@ -131,7 +112,7 @@ def practically_base(period: MandatePeriod) -> PracticallyBase:
 
 
 def _mean_active_share(period: MandatePeriod, default: float) -> float:
-    shares = active_share(period.champion.weights, period.tilt_zero.weights)
+    shares = active_management.active_share(period.champion.weights, period.tilt_zero.weights)
     return float(np.nanmean(shares)) if np.isfinite(shares).any() else default
 
 
@@ -140,23 +121,23 @@ def _tracking_error(period: MandatePeriod) -> float:
     return float(active.std(ddof=1) * np.sqrt(bars_per_year(period.champion.times)))
 
 
-def added_value(champion: BacktestResult, base: BacktestResult, seed: int) -> Added | None:
+def added_value(champion: BacktestResult, base: BacktestResult, seed: int) -> records.Added | None:
     """Statistics of a champion against a base with their intervals; None for fewer than `MIN_BARS` returns."""
     returns = simple_returns(champion.equity)
     reference = simple_returns(base.equity)
     if len(returns) < MIN_BARS:
         return None
-    statistics = active_statistics(
+    statistics = active_management.active_statistics(
         returns, reference, seed=seed, periods_per_year=bars_per_year(champion.times), risk_free=champion.risk_free
     )
     value, low, high = statistics.sharpe_difference
-    return Added(
+    return records.Added(
         base=base.name,
-        level=LEVEL,
+        level=active_management.LEVEL,
         value=value,
         low=low,
         high=high,
-        sharpe=SharpePair(champion=champion.metrics["sharpe"], base=base.metrics["sharpe"]),
+        sharpe=records.SharpePair(champion=champion.metrics["sharpe"], base=base.metrics["sharpe"]),
         information_ratio=PartialEstimate(**statistics.information_ratio._asdict()),
         alpha=PartialEstimate(**statistics.alpha._asdict()),
         beta=PartialEstimate(**statistics.beta._asdict()),
@@ -166,7 +147,7 @@ def added_value(champion: BacktestResult, base: BacktestResult, seed: int) -> Ad
     )
 
 
-def comparison(result: BacktestResult, base: BacktestResult) -> Comparison | None:
+def comparison(result: BacktestResult, base: BacktestResult) -> records.Comparison | None:
     """The active return of one backtest over another with its interval, and the p-value of no edge.
 
     The p-value is the larger one of two tests, of the active return and of alpha, as in the gate. It covers this period
@@ -177,34 +158,38 @@ def comparison(result: BacktestResult, base: BacktestResult) -> Comparison | Non
     if len(returns) < MIN_BARS or np.ptp(returns - reference) == 0:
         return None
     cash = 0.0 if result.risk_free is None else result.risk_free
-    return Comparison(
+    return records.Comparison(
         of=result.name,
         base=base.name,
-        level=LEVEL,
+        level=active_management.LEVEL,
         active_return=_active_return(returns, reference, bars_per_year(result.times)),
         p_value=edge_test(ActivePeriod(returns - reference, reference - cash), None).p_value,
     )
 
 
 def _active_return(returns: Floats, base_returns: Floats, periods: float) -> Estimate:
-    return Estimate(**annual_mean(returns - base_returns, LEVEL, periods)._asdict())
+    return Estimate(**active_management.annual_mean(returns - base_returns, active_management.LEVEL, periods)._asdict())
 
 
-def usage(period: MandatePeriod) -> MandateUsage:
+def usage(period: MandatePeriod) -> records.MandateUsage:
     """How much of a mandate was used in a period, against the mandate at tilt 0 with the same trading.
 
     Weights are those held at the closes; desired weights are compared with those held one bar later.
     """
     weights, base_weights = period.champion.weights, period.tilt_zero.weights
-    holdings = effective_number(weights)
+    holdings = active_management.effective_number(weights)
     finite_holdings = holdings[np.isfinite(holdings)]
-    return MandateUsage(
-        mean_absolute_tilt=mean_absolute_tilt(weights, base_weights),
+    return records.MandateUsage(
+        mean_absolute_tilt=active_management.mean_absolute_tilt(weights, base_weights),
         active_share=_mean_active_share(period, default=math.nan),
         effective_holdings=float(finite_holdings.mean()) if len(finite_holdings) else math.nan,
-        effective_holdings_low=float(np.quantile(finite_holdings, TAIL)) if len(finite_holdings) else math.nan,
+        effective_holdings_low=float(np.quantile(finite_holdings, active_management.TAIL))
+        if len(finite_holdings)
+        else math.nan,
         turnover=period.champion.metrics["turnover"],
         turnover_at_tilt_zero=period.tilt_zero.metrics["turnover"],
         tracking_error=_tracking_error(period),
-        transfer_coefficient=transfer_coefficient(period.desired_tilts.weights[:-1], (weights - base_weights)[1:]),
+        transfer_coefficient=active_management.transfer_coefficient(
+            period.desired_tilts.weights[:-1], (weights - base_weights)[1:]
+        ),
     )

@@ -11,35 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finrl_pod.errors import RunError
+from finrl_pod.evaluate import tearsheet
 from finrl_pod.evaluate.active_management import benchmark_metrics, holdings_metrics
 from finrl_pod.evaluate.metrics import bars_per_year
-from finrl_pod.evaluate.tearsheet import (
-    BAND_LEVEL,
-    MIN_BAND_RETURNS,
-    ROLLING_BARS,
-    cost_summary,
-    drawdowns,
-    equity_band,
-    longest_drawdown,
-    monthly_returns,
-    return_distribution,
-    rolling_sharpe,
-)
 from finrl_pod.files import write_bytes
 from finrl_pod.promotion.verdict import Verdict
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig
 from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
+from finrl_pod_app.report import records
 from finrl_pod_app.report.columns import CHAMPION
-from finrl_pod_app.report.records import (
-    Band,
-    Costs,
-    Drawdown,
-    LeaderboardRow,
-    RollingSharpe,
-    RunReport,
-    Tearsheet,
-    make_report,
-)
 
 BENCHMARKS = ("index", "equal_weight")
 DAILY = 252  # bars of a year
@@ -62,9 +42,9 @@ def build_report(
     cost_curve: Sequence[Mapping[str, float]] | None = None,
     cost_bps: float | None = None,
     benchmark: str | None = None,
-    band: Band | None = None,
+    band: records.Band | None = None,
     parts: Mapping[str, object],
-) -> RunReport:
+) -> records.RunReport:
     """The report of a run or, without champion, leaderboard, verdict and timing, of a backtest.
 
     splits: first and last date of each in ISO format, "test" required. results: test results by strategy. cost_curve:
@@ -107,13 +87,15 @@ def build_report(
         "versions": versions,
         "config_sha256": config.sha256,
     }
-    return make_report({**values, **parts})
+    return records.make_report({**values, **parts})
 
 
-def leaderboard_rows(leaderboard: Sequence[Score]) -> tuple[LeaderboardRow, ...]:
+def leaderboard_rows(leaderboard: Sequence[Score]) -> tuple[records.LeaderboardRow, ...]:
     """The rows of the leaderboard of a report."""
     return tuple(
-        LeaderboardRow.model_validate(vars(score) | {"assignment": score.generation, "metrics": dict(score.metrics)})
+        records.LeaderboardRow.model_validate(
+            vars(score) | {"assignment": score.generation, "metrics": dict(score.metrics)}
+        )
         for score in leaderboard
     )
 
@@ -230,7 +212,7 @@ def cost_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
     return sentences
 
 
-def tear_sheet(results: Mapping[str, BacktestResult]) -> Tearsheet:
+def tear_sheet(results: Mapping[str, BacktestResult]) -> records.Tearsheet:
     """Numbers of the tear sheet.
 
     `of` is the strategy with drawdowns and monthly returns, the subject of the report. Rolling Sharpe ratio,
@@ -238,14 +220,18 @@ def tear_sheet(results: Mapping[str, BacktestResult]) -> Tearsheet:
     """
     subject = subject_of(results)
     result = results[subject]
-    return Tearsheet(
+    return records.Tearsheet(
         of=subject,
-        drawdowns=tuple(Drawdown(**vars(row)) for row in drawdowns(result.times, result.equity)),
-        longest_drawdown={name: longest_drawdown(account.times, account.equity) for name, account in results.items()},
-        monthly=monthly_returns(result.times, result.equity),
+        drawdowns=tuple(records.Drawdown(**vars(row)) for row in tearsheet.drawdowns(result.times, result.equity)),
+        longest_drawdown={
+            name: tearsheet.longest_drawdown(account.times, account.equity) for name, account in results.items()
+        },
+        monthly=tearsheet.monthly_returns(result.times, result.equity),
         rolling_sharpe={name: _rolling_sharpe_range(account) for name, account in results.items()},
-        distribution={name: return_distribution(account.equity) for name, account in results.items()},
-        costs={name: Costs.model_validate(cost_summary(account)) for name, account in results.items()},
+        distribution={name: tearsheet.return_distribution(account.equity) for name, account in results.items()},
+        costs={
+            name: records.Costs.model_validate(tearsheet.cost_summary(account)) for name, account in results.items()
+        },
     )
 
 
@@ -254,19 +240,21 @@ def subject_of(names: Collection[str]) -> str:
     return CHAMPION if CHAMPION in names else next(iter(names))
 
 
-def bootstrap_band(equity: Floats, seed: int = 0) -> Band | None:
+def bootstrap_band(equity: Floats, seed: int = 0) -> records.Band | None:
     """The bootstrap band of an equity curve with its level, or None if the curve is too short, flat or ruined."""
-    if len(equity) <= MIN_BAND_RETURNS or (equity <= 0).any() or np.ptp(equity) == 0:
+    if len(equity) <= tearsheet.MIN_BAND_RETURNS or (equity <= 0).any() or np.ptp(equity) == 0:
         return None
-    return Band.model_validate({"level": BAND_LEVEL, **equity_band(equity, seed)})
+    return records.Band.model_validate({"level": tearsheet.BAND_LEVEL, **tearsheet.equity_band(equity, seed)})
 
 
-def _rolling_sharpe_range(result: BacktestResult) -> RollingSharpe:
+def _rolling_sharpe_range(result: BacktestResult) -> records.RollingSharpe:
     """Window, last, lowest and highest rolling Sharpe ratio; None where no window is complete."""
-    ratios = rolling_sharpe(result.equity, result.risk_free, periods=bars_per_year(result.times))
+    ratios = tearsheet.rolling_sharpe(result.equity, result.risk_free, periods=bars_per_year(result.times))
     finite = ratios[np.isfinite(ratios)].tolist()
     last = finite[-1] if finite else None
-    return RollingSharpe(window=ROLLING_BARS, last=last, low=min(finite, default=None), high=max(finite, default=None))
+    return records.RollingSharpe(
+        window=tearsheet.ROLLING_BARS, last=last, low=min(finite, default=None), high=max(finite, default=None)
+    )
 
 
 def yearly_returns(times: Times, equity: Floats) -> dict[str, float]:

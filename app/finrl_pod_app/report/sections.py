@@ -8,35 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finrl_pod.types import BacktestResult
-from finrl_pod_app.report import charts
+from finrl_pod_app.report import charts, mandate_text, tables
 from finrl_pod_app.report.charts import Style
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, in_sentence
 from finrl_pod_app.report.headline import key_figures
-from finrl_pod_app.report.mandate_text import (
-    ADDED,
-    METHODS,
-    USAGE,
-    YEARS,
-    ladder_cells,
-    ladder_sentence,
-    mandate_settings,
-)
-from finrl_pod_app.report.mandate_text import COLUMNS as LADDER_COLUMNS
-from finrl_pod_app.report.mandate_text import NOTE as LADDER_NOTE
 from finrl_pod_app.report.records import RunReport
-from finrl_pod_app.report.tables import (
-    added_table,
-    cost_curve_table,
-    costs_table,
-    distribution_table,
-    drawdowns_table,
-    gate_table,
-    key_line,
-    mandate_usage_table,
-    monthly_table,
-    table,
-    table_row,
-)
 from finrl_pod_app.report.verdict_text import edge_sentence, looks_sentence, overfitting_sentence, trials_text
 
 
@@ -118,7 +94,7 @@ def gate(report: RunReport) -> str:
         notes.append(note(f"{len(issues)} warnings of the audit are the known data issues under Data and splits."))
     if other_warnings := [warning for warning in warnings if warning not in issues]:
         notes += ["<p>Warnings of the audit:</p>", bullet_list(other_warnings)]
-    return section("Promotion rules", "".join([gate_table(verdict.rules, verdict.reasons), *notes]))
+    return section("Promotion rules", "".join([tables.gate_table(verdict.rules, verdict.reasons), *notes]))
 
 
 def active_return(report: RunReport, results: Mapping[str, BacktestResult]) -> str:
@@ -134,27 +110,30 @@ def active_return(report: RunReport, results: Mapping[str, BacktestResult]) -> s
     slow = " The mandate at tilt zero is the base, traded as slowly as the agents trade."
     period = f"The champion on the period {' to '.join(report.splits.test)}."
     elements.append(note(f"{period}{slow if report.mandate_usage else ''}"))
-    meanings = {measure.label: measure.note for measure in (*ADDED, YEARS)}
-    return section("Active return", "".join([*elements, added_table(comparison), note(METHODS), definitions(meanings)]))
+    meanings = {measure.label: measure.note for measure in (*mandate_text.ADDED, mandate_text.YEARS)}
+    return section(
+        "Active return",
+        "".join([*elements, tables.added_table(comparison), note(mandate_text.METHODS), definitions(meanings)]),
+    )
 
 
 def ladder(report: RunReport) -> str:
     """The ladder as a section of the report; empty for a run without one."""
-    rows = ladder_cells(report)
+    rows = mandate_text.ladder_cells(report)
     if not rows:
         return ""
     heads = "".join(
         f'<th scope="col">{label}, {period}<small>{unit}</small></th>'
         for period in ("validation", "test")
-        for label, unit, _ in LADDER_COLUMNS
+        for label, unit, _ in mandate_text.COLUMNS
     )
     body = [
-        table_row(f"{html.escape(label)}{' (deployed)' if is_deployed else ''}", cells, is_marked=is_deployed)
+        tables.table_row(f"{html.escape(label)}{' (deployed)' if is_deployed else ''}", cells, is_marked=is_deployed)
         for label, is_deployed, cells in rows
     ]
-    meanings = definitions({label: meaning for label, _, meaning in LADDER_COLUMNS})
-    words = note(ladder_sentence(report)) + note(LADDER_NOTE)
-    return section("Steps from the base to the champion", words + table(f"<th></th>{heads}", body) + meanings)
+    meanings = definitions({label: meaning for label, _, meaning in mandate_text.COLUMNS})
+    words = note(mandate_text.ladder_sentence(report)) + note(mandate_text.NOTE)
+    return section("Steps from the base to the champion", words + tables.table(f"<th></th>{heads}", body) + meanings)
 
 
 def mandate(report: RunReport) -> str:
@@ -165,10 +144,10 @@ def mandate(report: RunReport) -> str:
     if usage := report.mandate_usage:
         elements += [
             note("How much of the mandate was used, against the mandate at tilt 0 with the same trading."),
-            mandate_usage_table(usage),
-            definitions({measure.label: measure.note for measure in USAGE}),
+            tables.mandate_usage_table(usage),
+            definitions({measure.label: measure.note for measure in mandate_text.USAGE}),
         ]
-    return section("Mandate", "".join([*elements, fact_list(mandate_settings(report.mandate))]))
+    return section("Mandate", "".join([*elements, fact_list(mandate_text.mandate_settings(report.mandate))]))
 
 
 def overfitting(report: RunReport) -> str:
@@ -210,7 +189,7 @@ def drawdowns(report: RunReport) -> str:
         f"The deepest drawdowns of {name}. Bars are those from the peak to the recovery, or to the end; "
         f"the longest drawdown lasts {sheet.longest_drawdown[sheet.of]:,} bars."
     )
-    return section("Drawdowns", note(words) + drawdowns_table(sheet.drawdowns))
+    return section("Drawdowns", note(words) + tables.drawdowns_table(sheet.drawdowns))
 
 
 def rolling(report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
@@ -227,7 +206,7 @@ def months(report: RunReport) -> str:
     """Monthly returns of the strategy that the report is about."""
     sheet = report.test.tearsheet
     words = f"Returns of {in_sentence(sheet.of)} in percent; the first and the last month may be partial."
-    return section("Monthly returns", note(words) + monthly_table(sheet.monthly))
+    return section("Monthly returns", note(words) + tables.monthly_table(sheet.monthly))
 
 
 def trading(report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
@@ -250,7 +229,7 @@ def trading(report: RunReport, results: Mapping[str, BacktestResult], styles: Ma
     elements.append(
         note("Costs over the whole period, in the currency of the prices; cost drag: mean share of equity.")
     )
-    elements.append(costs_table(report.test.tearsheet.costs, styles))
+    elements.append(tables.costs_table(report.test.tearsheet.costs, styles))
     return section("Turnover and costs", "".join(elements))
 
 
@@ -264,7 +243,7 @@ def distribution(report: RunReport, results: Mapping[str, BacktestResult], style
         "kurtosis": "3 for a normal distribution",
         "positive": "share of the bars with a return above 0",
     }
-    table_html = distribution_table(report.test.tearsheet.distribution, styles)
+    table_html = tables.distribution_table(report.test.tearsheet.distribution, styles)
     return section("Distribution of returns", first + key(styles) + chart_html + table_html + definitions(meanings))
 
 
@@ -280,7 +259,7 @@ def cost_curve(report: RunReport, styles: Mapping[str, Style]) -> str:
         "transaction costs."
     )
     chart_html = chart("sensitivity", charts.cost_curve_figure(rows, run_cost, styles[name].colour), "low")
-    return section("Sensitivity to costs", words + chart_html + cost_curve_table(rows, run_cost))
+    return section("Sensitivity to costs", words + chart_html + tables.cost_curve_table(rows, run_cost))
 
 
 def key(styles: Mapping[str, Style], band: str = "") -> str:
@@ -288,7 +267,7 @@ def key(styles: Mapping[str, Style], band: str = "") -> str:
     visible = {CHAMPION, *charts.reference_names(styles)} if CHAMPION in styles else set(styles)
     buttons = "".join(
         f'<button type="button" aria-pressed="{str(name in visible).lower()}" data-strategy="{html.escape(name)}">'
-        f"{key_line(styles[name])}{html.escape(display_name(name))}</button>"
+        f"{tables.key_line(styles[name])}{html.escape(display_name(name))}</button>"
         for name in champion_first(styles)
     )
     label = f'<span class="band">{html.escape(band)}</span>' if band else ""
