@@ -63,7 +63,11 @@ def mandate_parts(
     test = periods["test"]
     reference = results[reference_strategy(config).name]
     # The band of active returns with which the paper-trading daemon compares its account.
-    band = None if test is None else active_management.active_band(test.champion.equity, test.tilt_zero.equity, config.seed)
+    band = (
+        None
+        if test is None
+        else active_management.active_band(test.champion.equity, test.tilt_zero.equity, config.seed)
+    )
     return {
         "mandate": asdict(config.mandate),
         "added": added_value(results[CHAMPION], reference, config.seed),

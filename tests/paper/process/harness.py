@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from finrl_pod.data.store import Store
-from finrl_pod.fake_alpaca.faults import Fault
 from finrl_pod.fake_alpaca.account import Order
+from finrl_pod.fake_alpaca.faults import Fault
 from finrl_pod.fake_alpaca.scaled_clock import Pace
 from finrl_pod.fake_alpaca.server import FakeAlpaca
 from finrl_pod.fake_alpaca.settings import Settings

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from finrl_pod.fake_alpaca.faults import Fault
 from finrl_pod.fake_alpaca.account import Order
+from finrl_pod.fake_alpaca.faults import Fault
 from tests.paper.process.harness import DaemonHarness
 from tests.soak.consistency import check_run
 

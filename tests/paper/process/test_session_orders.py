@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from finrl_pod.fake_alpaca.faults import Fault
 from finrl_pod.fake_alpaca.account import Order
+from finrl_pod.fake_alpaca.faults import Fault
 from tests.paper.process.harness import DaemonHarness
 from tests.soak.consistency import check_run
 
