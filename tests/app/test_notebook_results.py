@@ -238,5 +238,5 @@ def test_walkforward_draws_each_seed_their_mean_and_equal_weight() -> None:
     assert figure.layout.xaxis.ticktext[1] == "2<br>2020-01-02<br>to 2020-12-31"
     assert list(drawn["seed"].text) == ["seed 1", "seed 3", "seed 1", "seed 3"]
     np.testing.assert_allclose(drawn["mean of the seeds"].y, [1.2, 2.2])
-    assert list(drawn["equal weight"].y) == [0.7, None]
+    np.testing.assert_array_equal(np.asarray(drawn["equal weight"].y, dtype=float), [0.7, np.nan])
     assert drawn["equal weight"].line.color == line_styles(["equal_weight"])["equal_weight"].colour

@@ -126,8 +126,8 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
         )
     else:
         price = "open" if panel.open is not None else "close, because the data has no opening prices"
-        bars = "1 bar" if rules.delay == 1 else f"{rules.delay} bars"
-        sentences.append(f"Decisions use closing prices; orders fill {bars} later at the {price}.")
+        moment = "at the next bar's" if rules.delay == 1 else f"{rules.delay} bars later, at the"
+        sentences.append(f"Decisions use closing prices; orders fill {moment} {price}.")
     if meaning := bars_sentence(panel):
         sentences.append(meaning)
     if not rules.whole_shares:

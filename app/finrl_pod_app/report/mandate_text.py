@@ -93,8 +93,10 @@ def mandate_settings(mandate: Mapping[str, str | float | int]) -> dict[str, str]
     """Settings of a mandate by display name; disabled limits are "off"."""
     if mandate["base"] == "none":
         return {"base": "none: weights are unconstrained"}
-    settings = {name: "off" if name in OFF_AT_ZERO and not value else value for name, value in mandate.items()}
-    settings = {"base": mandate["base"], **settings, "decide_every": f"{mandate['decide_every']} bars"}
+    settings = {"base": mandate["base"], **mandate}
+    settings |= {name: "off" for name in OFF_AT_ZERO if not mandate[name]}
+    every = mandate["decide_every"]
+    settings["decide_every"] = every if isinstance(every, str) else f"{every} bar{'s' * (every != 1)}"
     return {display_name(name): display_name(str(value)) for name, value in settings.items()}
 
 
