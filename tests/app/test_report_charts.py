@@ -231,19 +231,6 @@ def test_active_growth_is_the_ratio_of_both_curves() -> None:
     assert line.line.color == line_styles(results)["index"].colour
 
 
-def test_a_month_far_above_the_others_is_cut_off_and_labelled() -> None:
-    result = synthetic_results(bars=300)["champion"]
-    months, even = charts.monthly_turnover(result)
-    assert charts.turnover_figure(result, "#000000").layout.yaxis.range is None
-    turnover = result.turnover.copy()
-    turnover[0] = 1.0
-    figure = charts.turnover_figure(replace(result, turnover=turnover), "#000000")
-    assert figure.layout.yaxis.range[1] == pytest.approx(1.5 * even[1:].max())
-    note = figure.layout.annotations[0]
-    assert (note.x, note.text) == (months[0], f"{100 * (even[0] + 0.5 * (1.0 - 0.01)):.1f}%")
-    assert figure.data[0].y[0] == pytest.approx(even[0] + 0.495)
-
-
 def test_weights_without_leverage_fill_the_axis() -> None:
     result = synthetic_results(bars=60)["champion"]
     assert charts.weights_figure(result).layout.yaxis.range == (0, 1)

@@ -94,9 +94,9 @@ def mandate_settings(mandate: Mapping[str, str | float | int]) -> dict[str, str]
     if mandate["base"] == "none":
         return {"base": "none: weights are unconstrained"}
     settings = {"base": mandate["base"], **mandate}
-    settings |= {name: "off" for name in OFF_AT_ZERO if not mandate[name]}
-    every = mandate["decide_every"]
-    settings["decide_every"] = every if isinstance(every, str) else f"{every} bar{'s' * (every != 1)}"
+    settings |= {name: "off" for name in OFF_AT_ZERO if settings.get(name) == 0}
+    if isinstance(every := settings.get("decide_every"), int):
+        settings["decide_every"] = f"{every} bar{'s' * (every != 1)}"
     return {display_name(name): display_name(str(value)) for name, value in settings.items()}
 
 
