@@ -89,7 +89,7 @@ def test_rows_format_every_measure() -> None:
     assert [measure.key for measure, _, _ in statistics] == [*(m.key for m in ADDED), "years_to_show"]
     shown = {measure.key: (value, interval) for measure, value, interval in statistics}
     assert shown["active_return"] == ("+0.42%", "-0.003% to +0.940%")
-    assert shown["alpha"] == ("+30.00%", "-50.00% to +110.00%")
+    assert shown["alpha"] == ("+30.00%", "-50.0% to +110.0%")
     assert shown["beta"] == ("0.300", "-0.500 to 1.100")
     assert shown["information_ratio"] == ("0.30", "-0.50 to 1.10")
     assert shown["sharpe"] == ("+0.010", "-0.020 to +0.040")
