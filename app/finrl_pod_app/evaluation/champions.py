@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES, make_baseline, run_baseline
+from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES, BuyAndHold, make_baseline, run_baseline
 from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.rule_based import BuyAndHold
 from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy, strategy_hash
 
 from finrl_pod.data.splits import Span, Splits
