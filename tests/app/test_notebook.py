@@ -220,7 +220,7 @@ def test_agents_are_tested_on_their_own_prices_by_default(tmp_path: Path) -> Non
     trained.save(path)
     np.testing.assert_array_equal(fp.backtest(str(path), market()).result.equity, tested.result.equity)
     assert repr(fp.load_agent(path)) == "PolicyStrategy('one', one agent, 2 features, base equal_weight)"
-    with pytest.raises(InputError, match="one was trained on other prices than the built-in sample"):
+    with pytest.raises(InputError, match="one was trained on other prices than the sample"):
         fp.backtest(fp.load_agent(path))
 
 
