@@ -27,9 +27,8 @@ from finrl_pod.promotion.gate import BREAK_EVEN_COST_MULTIPLE, CHAMPION, Promoti
 from finrl_pod.promotion.trial_log import TrialLog, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.promotion.verdict import Verdict, write_verdict
-from finrl_pod.rl.acting.actor import MeanActor
-from finrl_pod.rl.acting.closed_form import scaled
-from finrl_pod.rl.acting.member_accounts import run_members
+from finrl_pod.rl.acting import MeanActor, run_members
+from finrl_pod.rl.algorithms.closed_form import scaled
 from finrl_pod.rl.networks.policies import LINEAR, PolicySpec
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
 from finrl_pod.settings.constraints import check_settings
