@@ -34,7 +34,7 @@ AGENTS = {
 
 @pytest.fixture(autouse=True)
 def on_device() -> Iterator[None]:
-    graphs._say.cache_clear()
+    graphs._warn.cache_clear()
     with as_on_device():
         yield
 
