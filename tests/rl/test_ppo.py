@@ -318,4 +318,4 @@ def test_advantages_are_normalised_for_each_member() -> None:
 def test_unknown_hyperparameter_is_rejected() -> None:
     with pytest.raises(ConfigError, match="ppo has no hyperparameter 'momentum'; it has learning_rate, gamma"):
         small_learner(hyperparameters=[{"momentum": 0.9}])
-    assert len(MEMBER_SETTINGS) == 10
+    assert len(MEMBER_SETTINGS) == 9
