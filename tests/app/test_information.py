@@ -34,7 +34,7 @@ def test_trials_lists_the_last_looks_or_all(
     registry = TrialRegistry()
     for i in range(7):
         registry.look(Look("d" * 64, f"subject {i}", "2020-01-02", "2020-12-31", f"backtest of {i}"))
-    registry.add("d" * 64, "run", [Trial("a", 0, 0, "2019-01-02", "2019-12-31")], "mine")
+    registry.add("d" * 64, "run", [Trial("a", 0, 0, "2019-01-02", "2019-12-31")])
     assert run(["trials", *options]) == 0
     lines = capsys.readouterr().out
     listed = re.findall(
