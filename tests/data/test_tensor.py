@@ -14,7 +14,7 @@ from finrl_pod.data.price_features import turbulence
 from finrl_pod.data.tensor import build_market, fit_normaliser, leaked_return, to_device, with_extra_feature
 from finrl_pod.errors import DataError, FeatureError
 from finrl_pod.settings.run import FeatureConfig
-from finrl_pod.types import MarketTensor, Panel
+from finrl_pod.types import MarketTensor, Normaliser, Panel
 from tests.data.panels import END, START, changed_after, panel, random_panel
 
 PANEL = random_panel()
@@ -197,7 +197,7 @@ def test_invalid_input_raises_with_the_value() -> None:
         build_market(PANEL, NAMES, (9, 8))
     with pytest.raises(FeatureError, match="'return_252' is undefined on all training bars 0 to 200"):
         build_market(PANEL, ("return_1", "return_252"), (0, 200))
-    fitted = dataclasses.replace(build_market(PANEL, NAMES, FIT).normaliser, feature_names=("return_252",))
+    fitted = Normaliser(("return_252",), (0.0,), (1.0,))
     with pytest.raises(FeatureError, match="return_252 are never defined together in 100 bars"):
         build_market(changed_after(PANEL, 99, "cut"), ("return_252",), fitted)
 
