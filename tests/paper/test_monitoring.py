@@ -90,6 +90,22 @@ def test_apprise_services_receive_alerts_without_secrets(httpserver: HTTPServer)
     assert sent["type"] == "failure"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what apprise imports
+def test_test_alert_tells_which_receiver_accepted_it(httpserver: HTTPServer) -> None:
+    """Each gets one marked message; a redirect of a service is not followed."""
+    pytest.importorskip("apprise")
+    httpserver.expect_request("/a").respond_with_response(Response(status=204))
+    httpserver.expect_request("/moved").respond_with_response(Response(status=307, headers={"Location": "/b"}))
+    address = f"json://{httpserver.host}:{httpserver.port}"
+    environment = {**SECRETS, "FINRL_POD_ALERT_URLS": f"{address}/a {address}/moved"}
+    test = alerts_module.send_test_alert(httpserver.url_for("/a"), environment)
+    assert [receiver.delivered for receiver in test.receivers] == [True, True, False]
+    assert test.receivers[0] == alerts_module.ReceiverTest("webhook", True, "")
+    assert "did not accept" in test.receivers[2].detail
+    assert sorted(request.path for request, _ in httpserver.log) == ["/a", "/a", "/moved"]
+    assert all("test" in json.loads(request.get_data())["message"] for request, _ in httpserver.log)
+
+
 def test_webhook_redirects_are_not_followed(httpserver: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
     httpserver.expect_request("/a").respond_with_response(Response(status=302, headers={"Location": "/b"}))
     alerts = Alerts(httpserver.url_for("/a"), open_log(SECRETS), SECRETS)

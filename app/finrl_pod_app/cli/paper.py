@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from finrl_pod.paper.settings import PaperConfig
 
 DIFFERS = 1  # exit code
+UNFIT = 2  # exit code: the daemon could not trade
 ALERT_SECONDS = 30.0  # that an alert of the command line is tried to be delivered
 POLL_INTERVAL = 0.05  # seconds between two checks for the result of a command
 
@@ -31,11 +32,25 @@ def run(
     allow_unpromoted: Annotated[
         bool, typer.Option("--allow-unpromoted", help="Trade a champion that was not promoted; on loopback only.")
     ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check all that it needs and exit; sends no order.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Trade until stopped. Keys are read from APCA_API_KEY_ID and APCA_API_SECRET_KEY only."""
+    """Trade until stopped. Keys are read from APCA_API_KEY_ID and APCA_API_SECRET_KEY only.
+
+    With --check: exit code 2 if a check failed.
+    """
     from finrl_pod.paper.settings import load
 
     settings = load(config)
+    if check:
+        from finrl_pod_app.paper.owner_checks import check_start
+        from finrl_pod_app.paper.status_view import show_start_checks
+
+        result = check_start(settings, allow_unpromoted=allow_unpromoted)
+        print_result(result, show_start_checks, as_json=as_json)
+        if result.failed:
+            raise typer.Exit(UNFIT)
+        return
     from finrl_pod_app.paper.runner import run_daemon
 
     if allow_unpromoted:
@@ -70,6 +85,19 @@ def orders(
         print_json({"orders": [record_values(row) for row in rows]})
     else:
         show_orders(rows)
+
+
+@app.command("verify", epilog="Example: finrl-pod paper verify paper.toml")
+def verify(config: Config = DEFAULT, as_json: Json = False) -> None:
+    """Compare equity, cash, positions, orders and fills with the broker. Exit code 1 if they differ; sends no order."""
+    settings, store = _open(config)
+    from finrl_pod_app.paper.owner_checks import verify_journal
+    from finrl_pod_app.paper.status_view import show_verification
+
+    result = verify_journal(settings, store)
+    print_result(result, show_verification, as_json=as_json)
+    if result.differences:
+        raise typer.Exit(DIFFERS)
 
 
 @app.command("halt", epilog="Example: finrl-pod paper halt paper.toml")
@@ -132,14 +160,30 @@ def rollback(config: Config = DEFAULT, as_json: Json = False) -> None:
 @app.command("alert", epilog="Example: finrl-pod paper alert paper.toml 'the service failed'")
 def alert(
     config: Config,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="Text of the alert.")],
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="Text of the alert; not needed for a test.")] = "",
+    test: Annotated[
+        bool, typer.Option("--test", help="Send a test alert to each receiver and show its answer.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Send a critical alert to all receivers, without journal or daemon. Exit code 1 if one did not accept it."""
-    from finrl_pod.paper.monitoring.alerts import Alerts
+    from finrl_pod.errors import InputError
+    from finrl_pod.paper.monitoring.alerts import Alerts, send_test_alert
     from finrl_pod.paper.monitoring.logs import open_log
     from finrl_pod.paper.settings import load
 
-    alerts = Alerts(load(config).monitoring.webhook, open_log())
+    webhook = load(config).monitoring.webhook
+    if test:
+        from finrl_pod_app.paper.status_view import show_alert_test
+
+        result = send_test_alert(webhook)
+        print_result(result, show_alert_test, as_json=as_json)
+        if not all(receiver.delivered for receiver in result.receivers):
+            raise typer.Exit(DIFFERS)
+        return
+    if not message:
+        raise InputError("name the text of the alert, or send a test alert with --test")
+    alerts = Alerts(webhook, open_log())
     alerts.send("critical", "service", message)
     if not alerts.close(ALERT_SECONDS):
         raise typer.Exit(DIFFERS)

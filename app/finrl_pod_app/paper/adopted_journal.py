@@ -39,7 +39,7 @@ def adopt_journal(config: PaperConfig, *, write: bool) -> AdoptionReport:
     """
     path = Path(config.journal)
     clock = open_clock(config.broker)
-    broker, _ = open_broker(config.broker, clock)
+    broker, _ = open_broker(config.broker, clock, listen=False)
     with contextlib.closing(broker), _lock_journal(path) if write else contextlib.nullcontext():
         if _is_whole(path, config, broker):
             raise InputError(f"journal {path} has all orders of this run: nothing is to be rebuilt. Start the daemon.")

@@ -19,9 +19,12 @@ from finrl_pod.paper.monitoring.status import ActiveReturnStatus, OrderStatusRow
 
 if TYPE_CHECKING:
     from finrl_pod.paper.journal.tax_lots import GainsReport
+    from finrl_pod.paper.monitoring.alerts import AlertTest
+    from finrl_pod.paper.monitoring.verification import Verification
     from finrl_pod_app.paper.adopted_journal import AdoptionReport
     from finrl_pod_app.paper.backtest_difference import ReplayReport, TrackReport
     from finrl_pod_app.paper.demo import DemoReport
+    from finrl_pod_app.paper.owner_checks import StartChecks
 
 _PIPE_WIDTH = 160
 _MAX_DIFFERENCES = 20
@@ -103,6 +106,29 @@ def show_adoption(report: AdoptionReport) -> None:
     _print(f"Written to {report.journal}: the next `paper run` trades on from it")
     if report.kept:
         _print(f"The former file is kept as {report.kept}")
+
+
+def show_verification(report: Verification) -> None:
+    """Print the result of each check, and the differences."""
+    _print(*(f"{name}: {'equal' if is_equal else 'different'}" for name, is_equal in report.checks.items()))
+    table = Table("check", "order or symbol", "journal", "broker", header_style="bold")
+    for row in report.differences:
+        table.add_row(*map(Text, (row.check, row.order or row.symbol, row.ours, row.broker)))
+    if report.differences:
+        _print(table)
+
+
+def show_start_checks(report: StartChecks) -> None:
+    """Print the result of each check before a start."""
+    _print(*(f"{check.status:<8}{check.name}: {check.detail}" for check in report.checks))
+
+
+def show_alert_test(test: AlertTest) -> None:
+    """Print which receivers accepted the test alert."""
+    lines = [
+        f"{receiver.name}: {'delivered' if receiver.delivered else receiver.detail}" for receiver in test.receivers
+    ]
+    _print(*lines or ["no receiver is set"])
 
 
 def show_gains(report: GainsReport) -> None:

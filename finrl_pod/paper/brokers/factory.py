@@ -43,8 +43,8 @@ def open_clock(settings: BrokerSettings) -> Clock:
     return ClockClient(Path(settings.clock))
 
 
-def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFeed]:
-    """Broker and data feed of a config.
+def open_broker(settings: BrokerSettings, clock: Clock, *, listen: bool = True) -> tuple[Broker, DataFeed]:
+    """Broker and data feed of a config. listen: connect to the stream of order updates.
 
     A custom broker is called as Name(settings, clock): the result is a broker that is also the data feed, or a pair of
     both. It decides itself which addresses it connects to. Raises AddressNotAllowed for an address off the
@@ -62,8 +62,8 @@ def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFee
     if settings.kind == "alpaca-crypto":
         from finrl_pod.paper.brokers.alpaca.crypto import CryptoAccount, CryptoFeed, CryptoLibrary
 
-        return open_alpaca(*address, library=CryptoLibrary, account=CryptoAccount, prices=CryptoFeed)
-    return open_alpaca(*address, feed=settings.feed)
+        return open_alpaca(*address, library=CryptoLibrary, account=CryptoAccount, prices=CryptoFeed, listen=listen)
+    return open_alpaca(*address, feed=settings.feed, listen=listen)
 
 
 def open_alpaca(

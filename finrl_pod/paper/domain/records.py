@@ -198,12 +198,13 @@ class Position:
 
 @dataclass(frozen=True)
 class AccountState:
-    """The broker account, amounts in its currency."""
+    """The broker account, amounts in its currency. block: why the broker takes no orders, empty if it does."""
 
     id: str
     cash: Decimal
     equity: Decimal
     buying_power: Decimal
+    block: str = ""
 
 
 @dataclass(frozen=True)

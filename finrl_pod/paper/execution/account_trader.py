@@ -13,7 +13,7 @@ from decimal import ROUND_DOWN, Decimal
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.orders import FRACTION, WHOLE
 from finrl_pod.paper.domain.intents import Intent
-from finrl_pod.paper.domain.port import BarTable
+from finrl_pod.paper.domain.port import BarTable, Broker
 from finrl_pod.paper.domain.records import CorporateAction, Side
 from finrl_pod.paper.domain.schedule import Calendar, TradingCycle
 from finrl_pod.paper.execution.price_check import (
@@ -29,7 +29,7 @@ from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.ledger import LedgerEntry, market_value
 from finrl_pod.paper.journal.store import moment
-from finrl_pod.paper.settings import allocations
+from finrl_pod.paper.settings import PaperConfig, allocations
 
 ZERO = Decimal(0)
 
@@ -83,21 +83,8 @@ class AccountTrader:
 
         Raises ConfigError, and BrokerError if the assets cannot be queried.
         """
-        c = self._c
-        config = self._c.config
-        if c.ledger.store.last(schema.decisions) is not None:
-            return
-        assets = c.broker.assets(config.symbols)
-        faults = {
-            "unknown to the broker": [s for s in config.symbols if s not in assets],
-            "not tradable at the broker": [s for s, asset in assets.items() if not asset.tradable],
-        }
-        if config.orders.fractional:
-            whole_share_symbols = [s for s, asset in assets.items() if asset.tradable and not asset.fractionable]
-            faults["not traded in fractions (set orders.fractional = false)"] = whole_share_symbols
-        for fault, symbols in faults.items():
-            if symbols:
-                raise ConfigError(f"symbols: {', '.join(sorted(symbols))}: {fault}; remove them from the config")
+        if self._c.ledger.store.last(schema.decisions) is None:
+            check_assets(self._c.broker, self._c.config)
 
     def alert_untraded_positions(self) -> None:
         """Alert if own shares are held of symbols, or by strategies, that are not in the config."""
@@ -316,6 +303,21 @@ class AccountTrader:
             schema.price_fetches, self._c.clock.now(), feed=table.feed, adjustment=adjustment, start=days[0],
             end=days[1], symbols=len(table.symbols), sha256=table_sha256(table),
         )  # fmt: skip
+
+
+def check_assets(broker: Broker, config: PaperConfig) -> None:
+    """Raises ConfigError for symbols that cannot be traded, and BrokerError if the assets cannot be queried."""
+    assets = broker.assets(config.symbols)
+    faults = {
+        "unknown to the broker": [s for s in config.symbols if s not in assets],
+        "not tradable at the broker": [s for s, asset in assets.items() if not asset.tradable],
+    }
+    if config.orders.fractional:
+        whole_share_symbols = [s for s, asset in assets.items() if asset.tradable and not asset.fractionable]
+        faults["not traded in fractions (set orders.fractional = false)"] = whole_share_symbols
+    for fault, symbols in faults.items():
+        if symbols:
+            raise ConfigError(f"symbols: {', '.join(sorted(symbols))}: {fault}; remove them from the config")
 
 
 def _reserve(intent: Intent) -> Decimal:

@@ -190,17 +190,21 @@ class Reconciler:
         return differences
 
     def _compare_cash(self, account: AccountState) -> list[Difference]:
-        ledger = self._orders.ledger
-        mark = ledger.store.last(schema.cash_marks)
-        if mark is None:
-            return []
-        cash_flow = ledger.cash - Decimal(mark.own_cash) + ledger.external_cash() - Decimal(mark.foreign_cash)
-        expected_cash = Decimal(mark.cash) + cash_flow
-        excess = account.cash - expected_cash
+        expected = expected_cash(self._orders.ledger)
+        excess = ZERO if expected is None else account.cash - expected
         if abs(excess) <= max(CASH_TOLERANCE, RELATIVE_CASH_TOLERANCE * abs(account.equity)):
             return []
-        message = f"the broker has {account.cash:.2f} in cash, but the journal expects {expected_cash:.2f}"
+        message = f"the broker has {account.cash:.2f} in cash, but the journal expects {expected:.2f}"
         return [Difference("", excess, message)]
+
+
+def expected_cash(ledger: Ledger) -> Decimal | None:
+    """Return the cash of the account at the last agreement plus all flows since; None before the first comparison."""
+    mark = ledger.store.last(schema.cash_marks)
+    if mark is None:
+        return None
+    cash_flow = ledger.cash - Decimal(mark.own_cash) + ledger.external_cash() - Decimal(mark.foreign_cash)
+    return Decimal(mark.cash) + cash_flow
 
 
 def record_corporate_actions(

@@ -181,15 +181,19 @@ class Store:
 
     def bind(self, name: str, value: str) -> None:
         """Fix a value for the journal lifetime. Raises JournalError if it is bound to another one."""
-        bound_value = self.fact(name)
-        if bound_value is None:
+        if self.check_bound(name, value) is None:
             with self.write() as connection:
                 connection.execute(insert(schema.facts).values(name=name, value=value))
-        elif bound_value != value:
+
+    def check_bound(self, name: str, value: str) -> str | None:
+        """Return the bound value, None without one. Raises JournalError if it is another one."""
+        bound_value = self.fact(name)
+        if bound_value not in (None, value):
             raise JournalError(
                 f"journal {self.path} belongs to {name} {bound_value}, not to {value}. Name another journal "
                 f"or the right {name}."
             )
+        return bound_value
 
 
 class JournalLock:

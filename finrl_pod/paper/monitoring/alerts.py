@@ -59,6 +59,30 @@ class _Delivery:
         return LEVELS.index(self.values["level"]) if self.values.get("level") in LEVELS else 0
 
 
+class _Attempt:
+    """One delivery in a thread of its own: an apprise service has no limit on the total time of its answer."""
+
+    def __init__(self, name: str, deliver: Deliver, values: Mapping[str, str]) -> None:
+        self._name = name
+        self._deliver = deliver
+        self._values = values
+        self._failure: str | None = None
+        self.thread = threading.Thread(target=self._run, name=f"alert to {name}", daemon=True)
+        self.thread.start()
+
+    def wait(self, seconds: float) -> str:
+        """Return why it was not accepted within that time, or an empty text."""
+        self.thread.join(seconds + 1.0 if self._name == WEBHOOK else seconds)  # a webhook request ends by itself
+        return f"no answer within {seconds:g} s" if self._failure is None else self._failure
+
+    def _run(self) -> None:
+        try:
+            self._deliver(self._values)
+            self._failure = ""
+        except Exception as error:  # noqa: BLE001 - a receiver may fail in any way, and must not end the thread
+            self._failure = f"{type(error).__name__}: {error}"
+
+
 class Alerts:
     """Delivers alerts from one background thread for each receiver, so that none waits for another.
 
@@ -80,15 +104,8 @@ class Alerts:
         self._first_pause = first_pause
         self._timeout = timeout
         self._mask = environment_mask(environment)
-        self._receivers: dict[str, Deliver] = {}
-        if webhook:
-            check_address(webhook, "monitoring.webhook")
-            secret = environment.get(SECRET, "")
-            if not secret:
-                raise ConfigError(f"monitoring.webhook needs a secret for its signature: set {SECRET}")
-            self._receivers[WEBHOOK] = webhook_receiver(webhook, secret, timeout)
-        self._receivers |= {apprise_name(url): apprise_receiver(url) for url in environment.get(URLS, "").split()}
-        self._late: dict[str, list[threading.Thread]] = {name: [] for name in self._receivers}
+        self._receivers = open_receivers(webhook, environment, timeout)
+        self._late: dict[str, list[_Attempt]] = {name: [] for name in self._receivers}
         self._condition = threading.Condition()
         self._waiting = self._read_spool()
         self._is_closing = self._is_closed = False
@@ -148,26 +165,14 @@ class Alerts:
 
     def _attempt(self, name: str, values: Mapping[str, str]) -> str:
         """Send an alert to a receiver. Returns why it was not accepted, or an empty text."""
-        late_threads = self._late[name] = [thread for thread in self._late[name] if thread.is_alive()]
-        if len(late_threads) >= MAX_LATE:
+        late_attempts = self._late[name] = [attempt for attempt in self._late[name] if attempt.thread.is_alive()]
+        if len(late_attempts) >= MAX_LATE:
             return f"{MAX_LATE} attempts before it have not ended"
-        failures: list[str] = []
-
-        def deliver() -> None:
-            try:
-                self._receivers[name](values)
-                failures.append("")
-            except Exception as error:  # noqa: BLE001 - a receiver may fail in any way, and must not end the thread
-                failures.append(f"{type(error).__name__}: {error}")
-
-        # A thread of its own: an apprise service has no limit on the total time of its answer.
-        thread = threading.Thread(target=deliver, name=f"alert to {name}", daemon=True)
-        thread.start()
-        thread.join(self._timeout + 1.0 if name == WEBHOOK else self._timeout)  # a webhook request ends by itself
-        if failures:
-            return failures[0]
-        late_threads.append(thread)
-        return f"no answer within {self._timeout:g} s"
+        attempt = _Attempt(name, self._receivers[name], values)
+        failure = attempt.wait(self._timeout)
+        if attempt.thread.is_alive():
+            late_attempts.append(attempt)
+        return failure
 
     def _record(self, name: str, delivery: _Delivery, failure: str) -> None:
         schedule = delivery.receivers.get(name)
@@ -260,6 +265,47 @@ class DeadManPing:
                     self._log.warning("ping failed", reason=type(error).__name__)
 
 
+@dataclass(frozen=True)
+class ReceiverTest:
+    """Whether a receiver accepted the test alert. detail: why it did not."""
+
+    name: str
+    delivered: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class AlertTest:
+    """The answers of all receivers to the test alert."""
+
+    receivers: tuple[ReceiverTest, ...]
+
+
+def send_test_alert(webhook: str, environment: Mapping[str, str] = os.environ, timeout: float = TIMEOUT) -> AlertTest:
+    """Send one alert that is marked as a test to every receiver at once. Raises ConfigError like `Alerts`."""
+    message = "This is a test alert of paper trading; nothing happened."
+    values = {"at": datetime.now(UTC).isoformat(), "level": "info", "kind": "test", "message": message}
+    receivers = open_receivers(webhook, environment, timeout)
+    attempts = {name: _Attempt(name, deliver, values) for name, deliver in receivers.items()}
+    mask = environment_mask(environment)
+    failures = {name: mask.text(attempt.wait(timeout)) for name, attempt in attempts.items()}
+    return AlertTest(tuple(ReceiverTest(name, not failure, failure) for name, failure in failures.items()))
+
+
+def open_receivers(
+    webhook: str, environment: Mapping[str, str] = os.environ, timeout: float = TIMEOUT
+) -> dict[str, Deliver]:
+    """Return the function of every receiver by name. Raises ConfigError like `Alerts`."""
+    receivers: dict[str, Deliver] = {}
+    if webhook:
+        check_address(webhook, "monitoring.webhook")
+        secret = environment.get(SECRET, "")
+        if not secret:
+            raise ConfigError(f"monitoring.webhook needs a secret for its signature: set {SECRET}")
+        receivers[WEBHOOK] = webhook_receiver(webhook, secret, timeout)
+    return receivers | {apprise_name(url): apprise_receiver(url) for url in environment.get(URLS, "").split()}
+
+
 def webhook_receiver(url: str, secret: str, seconds: float) -> Deliver:
     """Return the function that posts an alert to a webhook within `seconds`, signed."""
 
@@ -277,7 +323,7 @@ def apprise_receiver(url: str) -> Deliver:
     def notify(values: Mapping[str, str]) -> None:
         import apprise
 
-        notifier = apprise.Apprise()
+        notifier = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
         if not notifier.add(url):
             raise ValueError("apprise does not know this kind of URL")
         title = f"finrl_pod paper: {values['kind']}"

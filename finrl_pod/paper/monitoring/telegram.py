@@ -32,6 +32,15 @@ COMMANDS = {name.value: name for name in (CommandName.HALT, CommandName.RESUME, 
 HELP = "Commands: /status, and /halt, /resume, /flatten; these need a confirmation."
 
 
+def check_users(users: Sequence[int]) -> None:
+    """Raises ConfigError without users that may send commands."""
+    if not users:
+        raise ConfigError(
+            f"{TOKEN} is set, but monitoring.telegram_users is empty: list the ids of the users who may send "
+            "commands, or unset it"
+        )
+
+
 @dataclass(frozen=True)
 class _Pending:
     """A command that waits for its code. until: monotonic time."""
@@ -53,11 +62,7 @@ class TelegramCommands:
         Raises ConfigError without users, or for an address that is neither https nor on this machine.
         """
         check_address(url, "the address of Telegram")
-        if not users:
-            raise ConfigError(
-                f"{TOKEN} is set, but monitoring.telegram_users is empty: list the ids of the users who may send "
-                "commands, or unset it"
-            )
+        check_users(users)
         self._base = f"{url.rstrip('/')}/bot{token}/"
         self._users = frozenset(users)
         self._store = store

@@ -19,6 +19,7 @@ T = TypeVar("T")
 NEW_YORK = ZoneInfo("America/New_York")
 ZERO = Decimal(0)
 _AMBIGUOUS_4XX = (408, 409, 425)  # timeout, conflict, too early: the order may have been accepted all the same
+_BLOCKS = ("account_blocked", "trading_blocked", "trade_suspended_by_user")  # flags of an account
 _BLOCKED_MESSAGES = (
     "rejected by user request", "account is not authorized", "account is restricted", "trading is blocked",
 )  # fmt: skip
@@ -46,6 +47,7 @@ def account(values: Any) -> records.AccountState:
         cash=number(values, "cash"),
         equity=number(values, "equity"),
         buying_power=number(values, "buying_power"),
+        block=", ".join(name for name in _BLOCKS if values.get(name) is True),
     )
 
 
