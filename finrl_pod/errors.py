@@ -22,6 +22,7 @@ FinrlPodError                 base; the command line prints the message and exit
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -39,7 +40,10 @@ class InputError(FinrlPodError):
 
 
 class DataError(InputError):
-    """Prices that break a rule of the panel."""
+    """Prices that break a rule of the panel. Its message cuts endless words, such as those of a damaged file."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(re.sub(r"\S{500,}", lambda word: f"{word[0][:80]}...", message))
 
 
 class FetchError(DataError):

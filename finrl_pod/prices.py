@@ -22,7 +22,7 @@ Bools = NDArray[np.bool_]
 Times = NDArray[np.datetime64]
 
 PRICE_COLUMNS = ("open", "high", "low", "close", "volume")
-PANEL_COLUMNS = (*PRICE_COLUMNS, "spread", "dividend")
+PANEL_COLUMNS = (*PRICE_COLUMNS, "spread", "dividend", "split_close")
 FLAWS_SHOWN = 3  # in a notebook
 
 
@@ -55,6 +55,7 @@ class Panel:
     times: [T] datetime64[ns], UTC, strictly increasing; a daily bar carries its session date at 00:00.
     close, open, high, low, volume: [T, N] float64, or None if absent; NaN where `tradable` is False. Prices are in the
     quote currency, volumes in shares.
+    split_close: [T, N] float64 or None, closes that are adjusted for splits alone, where `close` is for dividends too.
     spread: [T, N] float64 or None, quoted spread (ask less bid) of the bar as a fraction of the price; NaN where
     unknown. sectors: sector of each symbol [N], or None.
     dividend: [T, N] float64 or None, cash per share that holders from the close before receive on the first bar of the
@@ -75,6 +76,7 @@ class Panel:
     volume: Floats | None = None
     spread: Floats | None = None
     dividend: Floats | None = None
+    split_close: Floats | None = None
     sectors: tuple[str, ...] | None = None
     members: Bools | None = None
     benchmark: Benchmark | None = None
@@ -144,6 +146,13 @@ class Panel:
     def columns(self) -> tuple[str, ...]:
         """Names of the present columns, in the order of `PANEL_COLUMNS`."""
         return tuple(c for c in PANEL_COLUMNS if getattr(self, c) is not None)
+
+    @property
+    def dollar_volume(self) -> Floats | None:
+        """[T, N] close times volume as they were traded, in the quote currency; None without volumes."""
+        if self.volume is None:
+            return None
+        return self.volume * (self.close if self.split_close is None else self.split_close)
 
     @property
     def investable(self) -> Bools:

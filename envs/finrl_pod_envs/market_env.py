@@ -100,8 +100,10 @@ class MarketEnv(ABC):
         self.output_dtype = dtype or torch.float32
         self.member_ids = tuple(members)
         self.members = len(self.member_ids)
-        self.envs = envs or config.envs
-        self.accounts = group or min(config.group, self.envs)
+        self.envs = config.envs if envs is None else envs
+        self.accounts = min(config.group, self.envs) if group is None else group
+        if min(self.envs, self.accounts) < 1:
+            raise InputError(f"envs and group must be at least 1, got {self.envs} and {self.accounts}")
         if self.envs % self.accounts:
             raise ConfigError(
                 f"environment.envs must be a multiple of environment.group, got {self.envs} and {self.accounts}"

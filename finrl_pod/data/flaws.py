@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from finrl_pod.data.dates import stamp, weekend_days
+from finrl_pod.data.dates import WEEKEND, stamp, weekend_days
 from finrl_pod.prices import Bools, Floats, Panel
 
 JUMP = 0.40  # close-to-close return that is reported
@@ -26,9 +26,10 @@ STALE_BARS = 15  # three weeks
 # Shares of the bars from which repeated prices are named. Closes alone repeat by chance, the more the coarser their
 # ticks are: a stock of 1 USD in sixteenths repeats an eighth of them; filled weekends exceed this.
 REPEATS_MIN_BARS = 20  # of a panel whose repeated prices are named
-# of the closes of a single ticker; of a market within the day
+# of a single ticker: of daily closes; of bars within the day
 REPEATED_BARS = 0.02
 REPEATED_INTRADAY_BARS = 0.1
+REPEATED_BARS_MAX = 0.1  # of several tickers: above it an import is refused
 # of a ticker with and without further columns
 REPEATED_CLOSES = 0.2
 REPEATED_PRICES = 0.02
@@ -167,6 +168,15 @@ def _weekends(panel: Panel) -> Iterator[Flaw]:
     if panel.bar != "1d":
         return
     weekends = [(time, day) for time, day in zip(panel.times, weekend_days(panel.times), strict=True) if day]
+    weekdays = np.bincount((panel.times.astype("datetime64[D]").astype(int) + 3) % 7, minlength=7)  # from Monday
+    for present, missing in ((6, 4), (5, 0)):  # a day early: midnights east of UTC; a day late: of the end of a day
+        if weekdays[present] > max(WEEKEND_SHARE * len(panel.times), 2) and not weekdays[missing]:
+            message = (
+                f"{share_of_bars(int(weekdays[present]), len(panel.times))} are on {WEEKEND[present]}s and none on "
+                f"{('Mondays', 'Fridays')[missing == 4]}: these seem to be midnights of another time zone (such as "
+                "Tokyo) in UTC, so that days are shifted by one; write dates of the exchange, unless it trades then."
+            )
+            yield Flaw("weekend", False, message)
     if len(weekends) <= WEEKEND_SHARE * len(panel.times):
         for time, day in weekends:
             message = f"{stamp(time, panel.bar)} is a {day}: remove the rows of that day, unless the market was open."
@@ -184,18 +194,21 @@ def _repeats(panel: Panel) -> Iterator[Flaw]:
     count = cells.sum(1)
     most_repeat = (count >= MANY) & (2 * count >= panel.tradable.sum(1)) & ~all_repeat
     only_closes = not {"open", "high", "low", "volume"} & set(panel.columns)
-    by_chance = REPEATED_BARS if only_closes and len(panel.symbols) == 1 else 0.0
-    import_fix = "import with --drop-repeats (drop_repeats=True in Python), or remove these rows."
+    by_chance = 0.0
+    if len(panel.symbols) == 1:
+        by_chance = REPEATED_BARS * only_closes if daily else REPEATED_INTRADAY_BARS
+    import_fix = "import with --drop-repeated-bars (drop_repeated_bars=True in Python), or remove these rows."
     row_fix = "remove these rows, or leave the tickers out of them."
     for is_repeat, contents, fix in (
         (all_repeat, "every price", import_fix),
         (most_repeat, "the prices of most tickers", row_fix),
     ):
         repeats = int(is_repeat.sum())
-        if repeats > (by_chance if daily else REPEATED_INTRADAY_BARS) * bars:
+        if repeats > by_chance * bars:
             time = panel.times[is_repeat.argmax()]
+            verb = "repeats" if repeats == 1 else "repeat"
             message = (
-                f"{_share(repeats, bars)} {'repeats' if repeats == 1 else 'repeat'} {contents} of the bar before, "
+                f"{share_of_bars(repeats, bars)} {verb} {contents} of the bar before, "
                 f"first on {stamp(time, panel.bar)}: filled weekends or holidays add returns of zero; {fix}"
             )
             yield Flaw("repeat", False, message, time=time)
@@ -203,7 +216,7 @@ def _repeats(panel: Panel) -> Iterator[Flaw]:
     limit = REPEATED_CLOSES if only_closes else REPEATED_PRICES
     for n in np.flatnonzero(cells.sum(0) > np.maximum(limit * panel.tradable.sum(0), FEW_REPEATS)) if daily else ():
         time = panel.times[cells[:, n].argmax()]
-        share = _share(int(cells[:, n].sum()), int(panel.tradable[:, n].sum()))
+        share = share_of_bars(int(cells[:, n].sum()), int(panel.tradable[:, n].sum()))
         message = (
             f"{panel.symbols[n]} repeats its prices on {share}, first on {stamp(time, panel.bar)}: filled holidays, or "
             "it did not trade; leave these bars out."
@@ -211,7 +224,8 @@ def _repeats(panel: Panel) -> Iterator[Flaw]:
         yield Flaw("repeat", False, message, panel.symbols[n], time)
 
 
-def _share(count: int, bars: int) -> str:
+def share_of_bars(count: int, bars: int) -> str:
+    """Number and share of bars, for messages."""
     return f"{count:,} of {bars:,} bars ({count / bars:.1%})"
 
 

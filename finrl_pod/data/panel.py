@@ -15,7 +15,15 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from finrl_pod.data.dates import first_moment, last_moment, stamp
-from finrl_pod.data.flaws import check, repeated_bars, repeated_cells, sentences
+from finrl_pod.data.flaws import (
+    REPEATED_BARS_MAX,
+    REPEATS_MIN_BARS,
+    check,
+    repeated_bars,
+    repeated_cells,
+    sentences,
+    share_of_bars,
+)
 from finrl_pod.errors import DataError, listed
 from finrl_pod.prices import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
 
@@ -138,6 +146,17 @@ def without_repeats(panel: Panel) -> Panel:
     bars, verb = ("1 bar", "was") if count == 1 else (f"{count} bars", "were")
     subject = f"{bars} that repeated every price of the bar before {verb}"
     return dataclasses.replace(panel_without, flaws=(f"{subject} left out.", *panel_without.flaws))
+
+
+def check_repeats(panel: Panel) -> None:
+    """Raises DataError if several tickers repeat all their prices on more than `REPEATED_BARS_MAX` of the bars."""
+    bars = len(panel.times)
+    count = int(repeated_bars(panel, repeated_cells(panel)).sum())
+    if len(panel.symbols) > 1 and bars >= REPEATS_MIN_BARS and count > REPEATED_BARS_MAX * bars:
+        raise DataError(
+            f"{share_of_bars(count, bars)} repeat every price of the bar before: leave them out with "
+            "--drop-repeated-bars (drop_repeated_bars=True in Python), or keep them with --allow-repeated-bars"
+        )
 
 
 def _derive(panel: Panel, rows: slice | Bools, columns: list[int], symbols: tuple[str, ...]) -> Panel:

@@ -203,7 +203,7 @@ def with_dividends_reinvested(panel: Panel) -> Panel:
     """The panel with its cash dividends turned into adjusted prices, as if reinvested at the close before.
 
     Prices before a dividend d with the close p before it are multiplied by 1 - d / p (the adjustment factor of CRSP).
-    Volumes are divided by it, so that the money traded stays.
+    Volumes stay, and `split_close` has the closes with which they give the money traded.
     """
     if panel.dividend is None:
         return dataclasses.replace(panel, adjusted=True)
@@ -216,7 +216,7 @@ def with_dividends_reinvested(panel: Panel) -> Panel:
     columns = {name: getattr(panel, name) for name in panel.columns if name != "dividend"}
     columns = {name: x * scale if name in PRICES else x for name, x in columns.items()}
     if panel.volume is not None:
-        columns["volume"] = panel.volume / scale
+        columns["split_close"] = panel.close
     return _rebuilt(panel, columns, adjusted=True)
 
 

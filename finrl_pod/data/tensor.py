@@ -288,11 +288,13 @@ def fill_volumes(panel: Panel, fillable: Bools, delisted: Bools, fill: str) -> F
     """
     if panel.volume is None:
         return None
-    volume = np.zeros_like(panel.volume)
+    # In units of the close: adjusted prices, lowered by later dividends, would understate the money that was traded.
+    traded = panel.volume if panel.split_close is None else panel.volume * (panel.split_close / panel.close)
+    volume = np.zeros_like(traded)
     if fill == "same_close":
-        volume[:] = panel.volume
+        volume[:] = traded
     else:
-        volume[:-1] = panel.volume[1:]
+        volume[:-1] = traded[1:]
     volume = np.where(fillable, volume, 0.0)
     return np.where(delisted & ~fillable, np.inf, volume)
 

@@ -52,7 +52,7 @@ class OrderRules:
             "trailing_stop": "Trailing stop: a holding is sold {:g} of its highest price below it.",
             "entry_limit": "Limit orders: buys fill {:g} below the close of the decision, or lapse after a bar.",
         }
-        lines = [text.format(share) for name, text in texts.items() if (share := getattr(self, name))]
+        lines = [text.format(share) for name, text in texts.items() if (share := getattr(self, name)) > 0]
         return [*lines, "Within a bar, the worse order of prices is assumed."] if lines else []
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from finrl_pod.data.sources.bounded import read_bounded
 from finrl_pod.data.sources.files import read_file, read_frame
+from finrl_pod.data.tensor import fill_volumes
 from finrl_pod.errors import DataError
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
@@ -482,3 +483,107 @@ def test_unknown_codes_of_a_date_format_are_named(code: str, tmp_path: Path) -> 
     with pytest.raises(DataError, match="--date-format takes codes") as caught:
         read_file(file, date_format=code)
     assert len(str(caught.value)) < 300
+
+
+def frame_of(tickers: int, bars: int = 60) -> pd.DataFrame:
+    days = pd.bdate_range("2024-01-02", periods=bars)
+    prices = 50 * np.exp(np.random.default_rng(1).normal(0, 0.01, (bars, tickers)).cumsum(0))
+    return pd.DataFrame(prices, days, list("ABCDEF"[:tickers]))
+
+
+def test_many_repeated_bars_of_several_tickers_are_refused_unless_allowed() -> None:
+    filled = frame_of(2).resample("D").ffill()
+    with pytest.raises(DataError, match=r"^24 of 84 bars \(28.6%\) repeat every price .* --drop-repeated-bars"):
+        read_frame(filled)
+    assert len(read_frame(filled, drop_repeated_bars=True).times) == 60
+    assert len(read_frame(filled, allow_repeated_bars=True).times) == 84
+    assert len(read_frame(filled[["A"]]).times) == 84, "a single ticker may stand still"
+    few = frame_of(3)
+    few.iloc[[10, 30, 50]] = few.iloc[[9, 29, 49]].to_numpy()
+    assert any("3 of 60 bars (5.0%)" in flaw for flaw in read_frame(few).flaws)
+
+
+@pytest.mark.parametrize(
+    ("factor", "new_shares", "dividend"),
+    [(0.25, 4, False), (10.0, 0.1, False), (2 / 3, 1.5, False), (0.98, 1, False), (0.7734, 1, False), (0.5, 1, True)],
+)
+def test_a_split_scales_volumes_and_a_dividend_never_does(factor: float, new_shares: float, dividend: bool) -> None:
+    before = np.arange(60) < 30
+    # Yahoo adjusts its closes for splits: a step of the ratio without a jump of the close is a dividend.
+    close = frame_of(1)["A"].to_numpy() / np.where(before & (not dividend), factor, 1)
+    adjusted = close * np.where(before, factor, 1)
+    volume = np.where(before, 1000.0, 1000 * new_shares)
+    table = pd.DataFrame({"date": frame_of(1).index, "close": close, "adj close": adjusted, "volume": volume})
+    panel = read_frame(table, symbol="A")
+    assert panel.volume is not None
+    np.testing.assert_allclose(panel.volume[:, 0], 1000 * new_shares)
+    np.testing.assert_allclose(panel.close[:, 0], adjusted)
+    np.testing.assert_allclose(panel.dollar_volume, (close * volume)[:, None])
+    fill = fill_volumes(panel, panel.tradable, np.zeros_like(panel.tradable), "same_close")
+    np.testing.assert_allclose(fill * panel.close, panel.dollar_volume)
+
+
+def test_dollar_volume_is_close_times_volume_without_an_adjusted_close() -> None:
+    table = pd.DataFrame({"date": frame_of(1).index, "close": 5.0 + np.arange(60), "volume": 7.0})
+    panel = read_frame(table, symbol="A")
+    np.testing.assert_array_equal(panel.dollar_volume, 7 * panel.close)
+    assert read_frame(frame_of(2)).dollar_volume is None
+
+
+def test_a_close_with_a_blank_adjusted_close_is_refused() -> None:
+    long = frame_of(2).rename_axis("date").melt(ignore_index=False, var_name="symbol", value_name="close").reset_index()
+    long["adj close"] = long["close"].where(long["symbol"] == "A")
+    with pytest.raises(DataError, match=r"B has a close but a blank 'adj close' \(as on 60 rows\)"):
+        read_frame(long)
+    assert read_frame(long, adjusted=False).symbols == ("A", "B")
+
+
+@pytest.mark.parametrize("name", [float("nan"), None, pd.NaT, pd.NA])
+def test_columns_without_a_name_are_refused(name: object) -> None:
+    with pytest.raises(DataError, match="column 2 has no name"):
+        read_frame(frame_of(2).set_axis(pd.Index([name, "B"], dtype=object), axis=1))
+
+
+def test_a_first_line_of_excel_names_the_separator(tmp_path: Path) -> None:
+    panel = read_file(write(tmp_path, "sep=;\n" + WIDE.replace(",", ";")))
+    assert panel.sha256 == read_file(write(tmp_path, WIDE)).sha256
+    with pytest.raises(DataError, match=r"p.csv, line 3: B must be a number"):
+        read_file(write(tmp_path, "sep=|\n" + WIDE.replace(",", "|").replace("4.5", "x")))
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d,%H:%M", "%d.%m.%Y,%H:%M:%S"])
+def test_a_column_of_hours_beside_one_of_dates(tmp_path: Path, form: str) -> None:
+    times = pd.date_range("2024-01-02 09:00", periods=4, freq="h")
+    lines = [f"{time:{form}},{5 + i}".replace(",09", ",9") for i, time in enumerate(times)]
+    date_format = None if "-" in form else "%d.%m.%Y"
+    path = write(tmp_path, "\n".join(["Date,Time,close", *lines]))
+    panel = read_file(path, symbol="A", bar="1h", date_format=date_format)
+    np.testing.assert_array_equal(panel.times, times.to_numpy())
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit"), [(1, "seconds"), (10**3, "milliseconds"), (10**6, "microseconds"), (10**9, "nanoseconds")]
+)
+@pytest.mark.parametrize("first", ["2024-01-02 09:00", "2001-09-08 23:00"])
+def test_times_since_1970_name_their_unit(factor: int, unit: str, first: str) -> None:
+    times = pd.date_range(first, periods=4, freq="h")
+    stamps = times.as_unit("s").astype(np.int64) * factor
+    for cells in (stamps, stamps.astype(str)):
+        panel = read_frame(pd.DataFrame({"time": cells, "symbol": "A", "close": 5.0}), bar="1h")
+        np.testing.assert_array_equal(panel.times, times.to_numpy())
+        assert f"Times were read as {unit} since 1970, in UTC." in panel.flaws
+
+
+def test_the_live_row_of_the_running_day_is_left_out(tmp_path: Path) -> None:
+    lines = frame_of(2, 5).to_csv().splitlines()
+    live = f"{lines[-1][:10]} 16:00:02{lines[-1][10:]}"
+    panel = read_file(write(tmp_path, "\n".join([*lines, live]).replace(",A", "date,A", 1)))
+    assert len(panel.times) == 5
+    assert any("was left out" in flaw for flaw in panel.flaws)
+
+
+@pytest.mark.parametrize(("cell", "value"), [("2024-01-03", "d" * 10**5), ("2.6", "9x " * 10**5), ("A", "A" * 10**5)])
+def test_messages_cut_long_cells(tmp_path: Path, cell: str, value: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read_file(write(tmp_path, LONG.replace(cell, value, 1).replace("2.5", "0")))
+    assert len(str(caught.value)) < 600

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from finrl_pod.data.flaws import Flaw, check
-from finrl_pod.data.panel import without_repeats
+from finrl_pod.data.panel import make_panel, without_repeats
 from finrl_pod.types import Panel
 from tests.data.panels import panel
 
@@ -151,3 +151,14 @@ def test_prices_that_stand_still_are_named() -> None:
     (flaw,) = found(close, "stale")
     assert flaw.symbol == "S2"
     assert "on 20 bars in a row, from 2020-05-30 to 2020-06-18" in flaw.message
+
+
+@pytest.mark.parametrize(
+    ("shift", "words"), [(-1, "Sundays and none on Fridays"), (1, "Saturdays and none on Mondays")]
+)
+def test_midnights_of_another_time_zone_are_named(shift: int, words: str) -> None:
+    days = pd.bdate_range("2024-01-02", periods=60)
+    close = closes()[:60]
+    for times, named in ((days + pd.Timedelta(days=shift), True), (days, False)):
+        flaws = check(make_panel(times.to_numpy(), ["A", "B", "C"], {"close": close}))
+        assert any(words in flaw.message for flaw in flaws) == named

@@ -123,6 +123,12 @@ def test_vector_env_rejects_invalid_actions() -> None:
         env.step(np.array([[0, 0, 0, 0], [0, 0, np.nan, 0]]))
 
 
+@pytest.mark.parametrize("settings", [{"envs": 0}, {"envs": 2, "group": 0}])
+def test_no_environments_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        GymVectorEnv(MARKET, CONFIG, **settings)
+
+
 def test_vector_env_matches_single_envs() -> None:
     """Each account against a single environment started from the same state."""
     vector, single = GymVectorEnv(MARKET, CONFIG, envs=3), GymMarketEnv(MARKET, CONFIG)

@@ -125,8 +125,11 @@ def import_file(
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Make bars missing between a ticker's first and last untradable.")
     ] = False,
-    drop_repeats: Annotated[
-        bool, typer.Option("--drop-repeats", help="Leave out bars on which every price repeats: filled holidays.")
+    drop_repeated_bars: Annotated[
+        bool, typer.Option("--drop-repeated-bars", help="Leave out bars on which every price repeats: filled holidays.")
+    ] = False,
+    allow_repeated_bars: Annotated[
+        bool, typer.Option("--allow-repeated-bars", help="Keep them, also above 10% of the bars of several tickers.")
     ] = False,
     symbol: Annotated[str | None, typer.Option(help="Ticker of a file without such a column.")] = None,
     decimal: Annotated[str, typer.Option(help="Decimal mark of numbers: . or , as in 12,50.")] = ".",
@@ -160,7 +163,8 @@ def import_file(
         "symbol": symbol,
         "decimal": None if decimal == "." else decimal,
         "date_format": date_format,
-        "drop_repeats": drop_repeats or None,
+        "drop_repeated_bars": drop_repeated_bars or None,
+        "allow_repeated_bars": allow_repeated_bars or None,
     }
     panel, query = import_prices(
         file,

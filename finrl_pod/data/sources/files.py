@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finrl_pod.data.panel import without_repeats
+from finrl_pod.data.panel import check_repeats, without_repeats
 from finrl_pod.data.sources.frames import ADJUSTED_CLOSE, adjusted_rows, panel_of_rows
 from finrl_pod.data.sources.tables import (
     ACTIONS,
@@ -27,7 +27,9 @@ from finrl_pod.data.sources.tables import (
     Origin,
     check_date_format,
     check_names,
+    epoch_unit,
     is_table,
+    live_rows,
     long_of_levels,
     parse_numbers,
     parse_times,
@@ -40,6 +42,8 @@ from finrl_pod.prices import PANEL_COLUMNS, Panel, taken_as
 from finrl_pod.settings.toml import closest_key
 
 SECTOR = "sector"
+CLOCK = ("time",)  # a column of hours beside one of days
+DAYS = ("date", "day")
 DECIMALS = (".", ",")
 SHOWN_NAMES = 8  # columns that a message lists
 SHAPES = "A table is long (date, symbol, close) or wide (date, then one column of closes for each ticker)"
@@ -56,15 +60,16 @@ class ReadOptions:
 
     bar: length of its bars. adjusted: prices are adjusted for splits and dividends; a column "adj close" then adjusts
     open, high, low and close by its ratio to the close, else it is ignored. allow_gaps: bars missing between the first
-    and last of a ticker become untradable instead of an error. drop_repeats: leave out bars on which every ticker
-    repeats its prices. symbol: ticker of a file without such a column. decimal: "." or ",". date_format: format for
-    strftime of dates that are not ISO 8601.
+    and last of a ticker become untradable instead of an error. drop_repeated_bars, allow_repeated_bars: leave out or
+    keep bars on which every ticker repeats its prices; otherwise many of them are an error. symbol: ticker of a file
+    without such a column. decimal: "." or ",". date_format: format for strftime of dates that are not ISO 8601.
     """
 
     bar: str = "1d"
     adjusted: bool = True
     allow_gaps: bool = False
-    drop_repeats: bool = False
+    drop_repeated_bars: bool = False
+    allow_repeated_bars: bool = False
     symbol: str | None = None
     decimal: str = "."
     date_format: str | None = None
@@ -84,7 +89,7 @@ class ReadOptions:
         field_names = [field.name for field in dataclasses.fields(cls)]
         if unknown := [name for name in options if name not in field_names]:
             raise InputError(f"there is no option {unknown[0]!r} for prices; {closest_key(unknown[0], field_names)}")
-        for name in ("adjusted", "allow_gaps", "drop_repeats"):
+        for name in ("adjusted", "allow_gaps", "drop_repeated_bars", "allow_repeated_bars"):
             if not isinstance(options.get(name, True), bool):
                 raise InputError(f"{name} must be True or False, got {options[name]!r}")
         return cls(**options)
@@ -159,7 +164,11 @@ def _panel(tables: Sequence[_FileRows], read_options: ReadOptions, source: str, 
         allow_gaps=read_options.allow_gaps,
         location=location,
     )
-    return without_repeats(panel) if read_options.drop_repeats else panel
+    if read_options.drop_repeated_bars:
+        return without_repeats(panel)
+    if not read_options.allow_repeated_bars:
+        check_repeats(panel)
+    return panel
 
 
 @dataclass(frozen=True)
@@ -188,12 +197,21 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Fil
     )
     if levels:
         cells, count, empty = long_of_levels(cells, file)
-    cells = cells.set_axis(cells.columns.astype(str).str.strip(), axis=1)
+    cells = cells.set_axis([str(name).strip() for name in cells.columns], axis=1)
     check_names(list(cells.columns), file)
     names = {c: c.lower().replace("_", " ") if c.lower() == "adj_close" else c.lower() for c in cells.columns}
     if options.adjusted and not {"open", "high", "low", "close"} & set(names.values()):
         names = {c: "close" if name == ADJUSTED_CLOSE else name for c, name in names.items()}
     time = next((c for c in cells.columns if names[c] in TIME_NAMES), None)
+    day, clock = (next((c for c in cells.columns if names[c] in group), None) for group in (DAYS, CLOCK))
+    if day and clock and not levels and cells[clock].astype(str).str.contains(":").any():
+        time = day
+        dates = cells[day].astype(str).str.strip()
+        if options.date_format is not None:
+            dates = parse_times(cells[day], origin.where, "1d", options.date_format).dt.strftime("%Y-%m-%d")
+            options = dataclasses.replace(options, date_format=None)
+        hours = cells[clock].astype(str).str.strip().str.replace(r"^(?=\d:)", "0", regex=True)
+        cells = cells.assign(**{day: (dates + " " + hours).str.strip()}).drop(columns=clock)
     if time is None:
         column_list = ", ".join(map(str, cells.columns[:SHOWN_NAMES]))
         raise DataError(
@@ -270,6 +288,16 @@ def _parse_cells(
     """The times and numbers of the cells. time, symbol: columns; without a symbol the table is wide."""
     is_wide = symbol is None
     times = parse_times(cells[time], location, options.bar, options.date_format)
+    if options.bar == "1d":
+        kept_rows = np.flatnonzero(~live_rows(cells[time], times, None if symbol is None else cells[symbol]))
+        if len(kept_rows) < len(cells):
+            note = "The last row, of a day that has a row already and of another hour, was left out."
+            return _parse_cells(
+                cells.iloc[kept_rows].reset_index(drop=True), time, symbol, values, names,
+                lambda row: location(int(kept_rows[row])), options, (*notes, note), file, with_actions=with_actions,
+            )  # fmt: skip
+    if options.date_format is None and (unit := epoch_unit(cells[time])):
+        notes = (*notes, f"Times were read as {unit} since 1970, in UTC.")
     sector = next((c for c in values if not is_wide and names[c] == SECTOR), None)
     if is_wide:
         close = np.empty((len(cells), len(values)))
@@ -290,6 +318,13 @@ def _parse_cells(
     if ADJUSTED_CLOSE in rows:
         if "close" not in rows:
             raise DataError(f"{file} has a column 'adj close' but no 'close' that it adjusts: add or rename it")
+        blank = np.flatnonzero(rows[ADJUSTED_CLOSE].isna() & rows["close"].notna())
+        if options.adjusted and blank.size:
+            row = int(blank[0])
+            raise DataError(
+                f"{location(row)}: {symbols.iloc[row][:80]} has a close but a blank 'adj close' (as on {blank.size:,} "
+                "rows): complete the column or remove it, or pass --unadjusted (adjusted=False in Python)"
+            )
         notes = (*notes, _ADJUSTED_NOTE[options.adjusted])
         if options.adjusted:
             rows, wrong = adjusted_rows(rows)

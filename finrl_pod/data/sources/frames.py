@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.dates import stamp
+from finrl_pod.data.flaws import SPLITS
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import DataError, FetchError
 from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel
@@ -20,6 +21,8 @@ from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel
 ADJUSTED_CLOSE = "adj close"
 NEIGHBOURS = 5  # bars on each side whose median ratio a bar is compared with
 RATIO_TOLERANCE = np.log(1.1)  # of the ratio: adjusted and raw prices are rounded
+SMALLEST_SPLIT = np.log(1.4)  # a smaller step of the ratio may be a special dividend
+SPLIT_PRECISION = 0.002  # of a step of its logarithm: prices are rounded
 MAX_NOTES = 10
 _LENGTH = {bar: pd.Timedelta(length) for bar, length in (("1d", "1D"), ("1h", "1h"), ("15m", "15min"), ("1m", "1min"))}
 
@@ -169,7 +172,34 @@ def adjusted_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     if len(notes) > MAX_NOTES:
         notes = [*notes[:MAX_NOTES], f"There are {len(notes) - MAX_NOTES} more bars with a wrong ratio of adj close."]
     scaled_columns = {name: rows[name] * factors for name in price_columns}
+    if "volume" in rows:
+        later_split = _later_splits(rows, factors)
+        scaled_columns |= {"volume": rows["volume"] * later_split, "split_close": rows["close"] / later_split}
     return rows.assign(**scaled_columns, close=rows[ADJUSTED_CLOSE]).drop(columns=ADJUSTED_CLOSE), tuple(notes)
+
+
+def _later_splits(rows: pd.DataFrame, factors: Floats) -> Floats:
+    """New shares per share of a row, by the splits of its ticker after it.
+
+    factors: adjusted close over close. A split moves them to a level that is a simple multiple of the one before, and
+    moves the close itself. Closes of Yahoo are adjusted for splits already: dividends alone move the factors, by less
+    or by no simple multiple.
+    """
+    later_split = np.ones(len(rows))
+    close = rows["close"].to_numpy(dtype=np.float64)
+    simple = np.log([new / old for new, old in SPLITS if abs(np.log(new / old)) > SMALLEST_SPLIT])
+    codes = pd.factorize(rows["symbol"])[0]
+    usable = np.isfinite(factors) & (factors > 0) & (close > 0)
+    order = np.lexsort((rows["time"].to_numpy(), codes))
+    order = order[usable[order]]
+    for symbol_rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        steps = np.diff(np.log(factors[symbol_rows]))
+        moves = np.diff(np.log(close[symbol_rows]))
+        split = simple[np.abs(steps[:, None] - simple).argmin(1)] if len(steps) else steps
+        is_split = (np.abs(steps - split) < SPLIT_PRECISION) & (np.abs(moves + split) < np.abs(split) / 2)
+        splits = np.where(is_split, split, 0.0)
+        later_split[symbol_rows[:-1]] = np.exp(np.cumsum(splits[::-1])[::-1])
+    return later_split
 
 
 def _wrong_ratios(rows: pd.DataFrame, ratio: Floats) -> list[tuple[int, float]]:

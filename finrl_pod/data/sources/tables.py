@@ -9,18 +9,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from finrl_pod.data.dates import YEARS
 from finrl_pod.errors import DataError
+from finrl_pod.prices import Bools
 
 TIME_NAMES = ("time", "date", "datetime", "timestamp", "day")
 SYMBOL_NAMES = ("symbol", "ticker", "tic")
 OTHER_SEPARATORS = (";", "\t")  # than the comma
 SUFFIXES = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
+MIN_DAYS = 3  # at the same hour, beside which a row of another hour is the row of the running day
+NAMELESS = ("", "nan", "NaN", "None", "<NA>", "NaT")  # a missing name, also as text
 INDEX_NAME = "Unnamed: 0"  # what pandas calls a column without a name
 _LEVEL_NAMES = ("price", "ticker", "tickers", "attributes", "")
 _FIELDS = ("open", "high", "low", "close", "adj close", "volume")
@@ -44,7 +47,7 @@ class Origin:
         location = f"{self.file}, {self.word} {row + self.offset}"
         if self.labels is None:
             return location
-        return f"{location} ({', '.join(str(x).removesuffix(' 00:00:00') for x in self.labels.iloc[row])})"
+        return f"{location} ({', '.join(str(x).removesuffix(' 00:00:00')[:80] for x in self.labels.iloc[row])})"
 
 
 def is_table(name: str) -> bool:
@@ -131,7 +134,9 @@ def long_of_levels(
     tables = []
     rows = []
     empty = []
-    for ticker in dict.fromkeys(pairs[i][1 - level] for i in values):
+    tickers = list(dict.fromkeys(pairs[i][1 - level] for i in values))
+    check_names(tickers, file)
+    for ticker in tickers:
         field_columns = [i for i in values if pairs[i][1 - level] == ticker and pairs[i][level].lower() not in ACTIONS]
         table = pd.DataFrame({pairs[i][level]: cells.iloc[:, i] for i in field_columns})
         value_rows = np.flatnonzero(
@@ -152,22 +157,27 @@ def _read_csv(path: Path) -> tuple[pd.DataFrame, int]:
             warnings.simplefilter("error", pd.errors.ParserWarning)
             header = _csv(path, header=None, nrows=1)
             separator = ","
-            if header.shape[1] == 1:  # spreadsheets use them where a comma separates decimals
+            skip = int(str(header.iat[0, 0]).lower().startswith("sep="))  # of Excel: not a line of the table
+            if skip:
+                separator = str(header.iat[0, 0]).strip()[len("sep=") :] or ","
+                header = _csv(path, header=None, nrows=1, sep=separator, skiprows=skip)
+            elif header.shape[1] == 1:  # spreadsheets use them where a comma separates decimals
                 separator = next((mark for mark in OTHER_SEPARATORS if mark in str(header.iat[0, 0])), ",")
                 header = _csv(path, header=None, nrows=1, sep=separator)
             names = [str(name).strip() for name in header.iloc[0]]
-            first_line = 2
-            levels = _level_rows(path, names, separator)
+            first_line = skip + 2
+            levels = _level_rows(path, names, separator, skip)
             if levels is None:
                 names = [INDEX_NAME, *names[1:]] if names and not names[0] and len(names) > 1 else names
                 check_names(names, path.name)
-                table = _csv(path, sep=separator, header=0, names=names)
+                table = _csv(path, sep=separator, header=0, names=names, skiprows=skip)
             else:
-                table = _csv(path, sep=separator, header=None, skiprows=levels)
-                first, second = (_csv(path, sep=separator, header=None, nrows=1, skiprows=i).iloc[0] for i in (0, 1))
+                table = _csv(path, sep=separator, header=None, skiprows=skip + levels)
+                head = _csv(path, sep=separator, header=None, nrows=2, skiprows=skip)
+                first, second = head.iloc[0], head.iloc[1]
                 columns = [("time", ""), *zip(first[1:], second[1:], strict=True)]
                 table = table.set_axis(pd.MultiIndex.from_tuples(columns), axis=1)
-                first_line = levels + 1
+                first_line = skip + levels + 1
     except pd.errors.ParserWarning:
         raise DataError(f"{path.name} is not a regular table: lines have more cells than its header") from None
     except pd.errors.EmptyDataError:
@@ -184,11 +194,11 @@ def _read_csv(path: Path) -> tuple[pd.DataFrame, int]:
     return table.iloc[: int(filled[-1]) + 1 if filled.size else 0], first_line
 
 
-def _level_rows(path: Path, names: Sequence[str], separator: str) -> int | None:
+def _level_rows(path: Path, names: Sequence[str], separator: str, skip: int) -> int | None:
     """Number of header lines of a table with two levels of names, as pandas writes them; None for a single header."""
     if names[0].lower() not in _LEVEL_NAMES or len(names) < 2:
         return None
-    head = _csv(path, header=None, nrows=3, sep=separator).apply(lambda c: c.str.strip())
+    head = _csv(path, header=None, nrows=3, sep=separator, skiprows=skip).apply(lambda c: c.str.strip())
     if len(head) < 3 or head.iat[1, 0].lower() not in _LEVEL_NAMES:
         return None
     fields = [set(head.iloc[k, 1:].str.lower()) <= {*_FIELDS, *ACTIONS} for k in (0, 1)]
@@ -214,10 +224,12 @@ def _csv(path: Path, **options: Any) -> pd.DataFrame:
 def check_names(names: Sequence[str], file: str) -> None:
     """Raises DataError for duplicate or empty column names, as pandas would rename them."""
     for position, name in enumerate(names):
-        if not name:
-            raise DataError(f"{file}: column {position + 1} has no name: give it one or remove it")
+        if name in NAMELESS:
+            raise DataError(
+                f"{file}: column {position + 1} has no name{name and f' ({name})'}: give it one or remove it"
+            )
         if name in names[:position]:
-            raise DataError(f"{file} has the column {name!r} twice: remove one")
+            raise DataError(f"{file} has the column {name[:80]!r} twice: remove one")
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -255,6 +267,17 @@ _DATED = re.compile(r"\d{4}-?\d{2}-?\d{2}")
 _ZONE = re.compile(r"\d(Z|[+-]\d{2}(?::?\d{2})?)$")
 
 
+_COMPACT_DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])")  # hours or minutes may follow
+# Units of times since 1970, by the digits that they have from 2001; before it, from 1973, they have one less.
+_EPOCH_DIGITS = {10: "seconds", 13: "milliseconds", 16: "microseconds", 19: "nanoseconds"}
+_EPOCH_CODES: dict[str, Literal["s", "ms", "us", "ns"]] = {
+    "seconds": "s",
+    "milliseconds": "ms",
+    "microseconds": "us",
+    "nanoseconds": "ns",
+}
+
+
 def check_date_format(date_format: str) -> None:
     """Raises DataError unless a date that is written in a format, as in strftime, is read back with its year."""
     day = datetime(2020, 1, 31, tzinfo=UTC)
@@ -276,6 +299,9 @@ def parse_times(
     """
     if isinstance(column.dtype, pd.DatetimeTZDtype) or pd.api.types.is_datetime64_dtype(column.dtype):
         times = column
+    elif date_format is None and (unit := epoch_unit(column)) is not None:
+        numbers = pd.to_numeric(column.astype(str).str.strip().str.removesuffix(".0"))
+        times = pd.to_datetime(numbers.astype(np.int64), unit=_EPOCH_CODES[unit], errors="coerce")
     else:
         times = _parse_text(column.astype(str).str.strip(), location, bar, date_format)
     missing = np.flatnonzero(times.isna())
@@ -292,6 +318,39 @@ def parse_times(
     utc = times.dt.tz_convert("UTC").dt.tz_localize(None) if times.dt.tz is not None else times
     moment: pd.Series[Any] = utc.astype("datetime64[ns]")
     return moment
+
+
+def epoch_unit(column: pd.Series[Any]) -> str | None:
+    """Unit of times that count from 1970, such as "seconds", by their number of digits; None for other times."""
+    if pd.api.types.is_datetime64_any_dtype(column.dtype):
+        return None
+    first = str(column.iloc[0]).strip().removesuffix(".0")
+    digits = next((n for n in _EPOCH_DIGITS if len(first) in (n - 1, n)), None)
+    if digits is None or not first.isdecimal() or (len(first) in (10, 12) and _COMPACT_DATE.match(first)):
+        return None
+    text = column.astype(str).str.strip()
+    is_epoch = text.str.fullmatch(rf"\d{{{digits - 1},{digits}}}(\.0)?").all()
+    return _EPOCH_DIGITS[digits] if is_epoch else None
+
+
+def live_rows(column: pd.Series[Any], days: pd.Series[Any], symbols: pd.Series[Any] | None) -> Bools:
+    """[T], True at the row that yfinance adds for the running day: the last of its ticker, on the day of the row before
+    and at another hour. False everywhere if other days have two rows, as bars within the day have.
+
+    days: naive datetime64 of `column`, times as they are written.
+    """
+    tickers = pd.Series("", days.index) if symbols is None else symbols.astype(str)
+    table = pd.DataFrame({"ticker": tickers.to_numpy(), "day": days.to_numpy()})
+    is_repeat = table.duplicated().to_numpy()
+    if not is_repeat.any() or is_repeat.sum() > table["ticker"].nunique():
+        return np.zeros(len(table), dtype=bool)
+    hours = column.astype(str).str.extract(r"[T ](\d{2}:\d{2}(?::\d{2})?)", expand=False).fillna("00:00:00").to_numpy()
+    usual_hour = pd.Series(hours[~is_repeat]).mode()[0]
+    if (hours[~is_repeat] == usual_hour).sum() < MIN_DAYS:
+        return np.zeros(len(table), dtype=bool)
+    is_last = (table["day"] == table.groupby("ticker")["day"].transform("max")).to_numpy()
+    is_live = is_repeat & is_last & (hours != usual_hour)
+    return np.asarray(is_live if (is_live == is_repeat).all() else np.zeros_like(is_repeat))
 
 
 def _parse_text(
@@ -321,7 +380,7 @@ def _parse_text(
         example = "such as 2020-01-31 or 2020-01-31T15:30Z"
     if wrong.size:
         row = int(wrong[0])
-        problem = f"got {text.iloc[row]!r}" if text.iloc[row] else "it is blank"
+        problem = f"got {text.iloc[row][:80]!r}" if text.iloc[row] else "it is blank"
         hint = "; for other formats pass --date-format, e.g. %d.%m.%Y for 31.01.2020 (date_format= in Python)"
         fix = "" if date_format else hint
         raise DataError(f"{location(row)}: the time must be a date {example}, {problem}{fix}")
@@ -349,5 +408,7 @@ def parse_numbers(
         example = "12.5" if decimal == "." else "12,5"
         has_comma = decimal == "." and "," in text.iloc[row]
         fix = "; remove commas of thousands, or pass --decimal , if they separate decimals" if has_comma else ""
-        raise DataError(f"{location(row)}: {name} must be a number such as {example}, got {text.iloc[row]!r}{fix}")
+        raise DataError(
+            f"{location(row)}: {name[:80]} must be a number such as {example}, got {text.iloc[row][:80]!r}{fix}"
+        )
     return numbers

@@ -173,7 +173,8 @@ def _events(store: Store) -> list[_Event]:
         .order_by(parts.id)
     )
     for row in store.query(query):
-        if change := Decimal(row.own_change):
+        change = Decimal(row.own_change)
+        if change != 0:
             cash_received = Decimal(row.cash) if row.kind == SOLD_BY_OTHERS else None
             events.append(_Event(row.at, 0, row.run, row.symbol, row.at, change, cash_received))
     return events

@@ -117,8 +117,7 @@ def _flows(ledger: Ledger, start: str) -> tuple[dict[str, Decimal], dict[str, De
         cash[row.symbol] -= signed_quantity * Decimal(row.price) + Decimal(row.fee)
         shares_bought[row.symbol] += signed_quantity
     for row in ledger.store.rows(schema.corporate_actions, schema.corporate_actions.c.at > start):
-        if dividend := Decimal(row.cash):
-            cash[row.symbol] += dividend
+        cash[row.symbol] += Decimal(row.cash)
     return cash, shares_bought, len(rows)
 
 

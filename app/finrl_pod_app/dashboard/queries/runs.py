@@ -355,7 +355,7 @@ def _summary(run: RunFiles) -> RunSummary:
         test = report(run).test
         champion = test.strategies.get(CHAMPION, {})
         metrics |= {name: value for name, value in champion.items() if value is not None}
-        summary = replace(summary, line=tuple(value or math.nan for value in test.line))
+        summary = replace(summary, line=tuple(math.nan if value is None else value for value in test.line))
     if run.has(PAGE):
         _check_page(run)
     return replace(
