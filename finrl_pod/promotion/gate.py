@@ -1,6 +1,6 @@
 """The promotion gate: evidence, rules, statistics, and the verdict.
 
-One rule tests for an edge; its error is divided by the number of looks at the test period (Bonferroni). The others are
+One rule tests for an edge, at a level that falls with every look at the test period. The others are
 conditions of safety. All compare with the base traded as slowly as the agents trade, or monthly equal weight.
 """
 
@@ -127,13 +127,14 @@ def edge_rule(evidence: PromotionEvidence, gate: GateConfig) -> tuple[Rule, Edge
 
 
 def _edge_sentence(edge: Edge, evidence: PromotionEvidence, gate: GateConfig) -> str:
-    looks = f" ({gate.significance_level:g} / {evidence.looks}, at look {evidence.looks} at the test period)"
+    n = evidence.looks
+    looks = f" ({2 * gate.significance_level:g} / ({n} × {n + 1}), at look {n} at the test period)"
     base = f" ({readable(evidence.base)}, traded as slowly as the agents trade)" if evidence.base else ""
     periods = "test alone" if evidence.validation is None else "validation and test together"
     sentence = (
         f"p-value of no edge over {_name(evidence)}{base}: {edge.p_value:.4g} (one-sided, from {periods}), the larger "
         f"of mean active return ({edge.p_active:.2g}) and alpha ({edge.p_alpha:.2g}); must be at most {edge.level:.4g}"
-        f"{looks if evidence.looks > 1 else ''}"
+        f"{looks if n > 1 else ''}"
     )
     if edge.p_value > edge.level:
         return sentence
@@ -175,8 +176,8 @@ def independent_selections(trials: Floats, counts: TrialCounts) -> float:
 
 
 def significance_per_look(significance: float, looks: int) -> float:
-    """Significance level of the last of several looks at the test period."""
-    return significance / max(looks, 1)
+    """Significance level of look n at the test period: 2 significance / (n (n + 1)), in all below 2 significance."""
+    return 2 * significance / (max(looks, 1) * (max(looks, 1) + 1))
 
 
 def _name(evidence: PromotionEvidence) -> str:

@@ -65,7 +65,7 @@ def rung(name: str, validation: float, test: float) -> Rung:
             "nothing_shown",
             "Nothing is shown: p-value 0.2, needed: at most 0.0125. An edge below 1.6% per year would be missed with a "
             "probability above 20%. Of the higher return, 0.3% was market risk (beta 1.05). A further look needs a "
-            "p-value of at most 0.00833.",
+            "p-value of at most 0.00625.",
         ),
     ],
 )
@@ -126,7 +126,7 @@ def test_special_accounts() -> None:
     (line,) = verdict_paragraph(report("too_little_data", information_ratio=2.3))  # all of it is market risk
     assert line.endswith("needed: at most 0.0125. Of the higher return, 0.3% was market risk (beta 1.05).")
     (line,) = verdict_paragraph(report("nothing_shown").model_copy(update={"looks_so_far": 4}))
-    assert line.endswith("A further look needs a p-value of at most 0.005.")
+    assert line.endswith("A further look needs a p-value of at most 0.0025.")
     verdict = report("worse").to_dict()["verdict"]
     untested = make_report({"verdict": {**verdict, "edge": {}}})  # type: ignore[dict-item]
     assert verdict_paragraph(untested) == ["Not promoted. The test for an edge cannot be computed."]

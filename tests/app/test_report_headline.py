@@ -114,13 +114,13 @@ def test_curves_are_read_back(tmp_path: Path) -> None:
         ({}, ""),
         (
             {"looks": 3},
-            "bars that overlap 2020-01-02 to 2023-12-29. The n-th look needs a p-value of at most 0.025 / n",
+            "bars that overlap 2020-01-02 to 2023-12-29. Look n needs a p-value of at most 0.05 / (n (n + 1))",
         ),
         ({"looks": 1, "looks_so_far": 3}, "Look 1 of 3 so far at bars that overlap 2020"),
-        ({"looks": 1, "looks_so_far": 3}, "0.025 at this one, 0.00625 at the next."),
+        ({"looks": 1, "looks_so_far": 3}, "0.025 at this one, 0.0025 at the next."),
         (
             {"verdict": {"promoted": False, "reasons": [], "looks": 2, "rules": [RULE]}},
-            "at most 0.02 / n for an edge: 0.01 at",
+            "at most 0.06 / (n (n + 1)) for an edge: 0.01 at",
         ),
     ],
 )

@@ -57,7 +57,7 @@ def test_baselines_that_did_better_are_named_best_first() -> None:
 
 def test_what_comes_next_states_the_level_of_the_next_look() -> None:
     found = report()
-    assert "look 3 at bars that overlap this test period and needs a p-value of at most 0.00833." in next_sentence(
+    assert "look 3 at bars that overlap this test period and needs a p-value of at most 0.00625." in next_sentence(
         found, Path("a run")
     )
     assert next_sentence(found, Path("a run")).startswith("Next: compare other settings on validation")

@@ -25,6 +25,7 @@ from finrl_pod.promotion.gate import (
     min_bars,
     null_sharpe_variance,
     selected_period,
+    significance_per_look,
     varying_trials,
 )
 from finrl_pod.promotion.verdict import Estimate, Rule, TrialCounts, Verdict, read_verdict, write_verdict
@@ -182,13 +183,19 @@ def test_returns_of_cash_are_no_edge() -> None:
 def test_limit_tightens_with_every_look() -> None:
     once, often = apply_gate(evidence(), GATE), apply_gate(evidence(looks=10), GATE)
     assert rule(once, "edge").limit == pytest.approx(0.025)
-    assert rule(often, "edge").limit == pytest.approx(0.0025)
-    assert "(0.025 / 10, at look 10 at the test period)" in rule(often, "edge").sentence
+    assert rule(often, "edge").limit == pytest.approx(0.05 / 110)
+    assert "(0.05 / (10 × 11), at look 10 at the test period)" in rule(often, "edge").sentence
     assert rule(often, "edge").sentence.startswith("p-value of no edge over equal weight: ")
     slow = apply_gate(evidence(0.0, base="minimum_variance"), GATE)
     expected = "p-value of no edge over its base (minimum variance, traded as slowly as the agents trade): "
     assert rule(slow, "edge").sentence.startswith(expected)
     assert "over its base on test" in rule(slow, "break_even").sentence
+
+
+def test_levels_of_all_looks_stay_below_five_percent() -> None:
+    levels = [significance_per_look(0.025, look) for look in range(1, 1001)]
+    assert levels[:3] == pytest.approx([0.025, 0.05 / 6, 0.05 / 12])
+    assert sum(levels) == pytest.approx(0.05 * (1 - 1 / 1001))
 
 
 def test_margin_sufficient_for_one_look_fails_at_the_tenth() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from finrl_pod_app.cli.console import make_console, plain_table, print_lines
-from finrl_pod_app.report.columns import display_name, number, percent
+from finrl_pod_app.report.columns import display_name, number, percent, return_interval
 
 if TYPE_CHECKING:
     from finrl_pod.promotion.trial_registry import DataSet
@@ -87,18 +87,22 @@ def show_trials(path: str, data_sets: Sequence[DataSet], last: int | None = None
 
 
 def show_walkforward(document: Mapping[str, Any]) -> None:
-    """Print the Sharpe ratio of each fold and seed."""
+    """Print the Sharpe ratio of each fold and seed, and the differences to the base with their intervals."""
     console = make_console()
     seeds = sorted({row["seed"] for row in document["runs"]})
-    numbers = ["fold", *(f"seed {seed}" for seed in seeds), "equal weight"]
+    numbers = ["fold", *(f"seed {seed}" for seed in seeds), "equal weight", "over the base"]
     columns = [numbers[0], "tested", *numbers[1:]]
     table = plain_table("Sharpe ratio of each fold and seed, out of sample", columns, right=numbers, multiline=numbers)
     for fold in document["folds"]:
         sharpe_by_seed = {row["seed"]: row["sharpe"] for row in document["runs"] if row["fold"] == fold["fold"]}
         cells = [number(sharpe_by_seed.get(seed)) for seed in seeds]
         span = " to ".join(fold["test"])
-        table.add_row(str(fold["fold"]), span, *cells, number(fold["equal_weight_sharpe"]))
+        difference = percent(fold["difference"]["value"], sign=True, unit="%")
+        table.add_row(str(fold["fold"]), span, *cells, number(fold["equal_weight_sharpe"]), difference)
     console.print(table)
+    value, low, high = document["difference"].values()
+    interval = f"{percent(value, sign=True, unit='%')} (90% interval {return_interval(low, high)})"
+    console.print(f"Mean return per year over the base, all folds: {interval}.", markup=False)
 
 
 MISSED = 0.1  # share of 90% intervals that exclude the true value

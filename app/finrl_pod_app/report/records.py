@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, to_plain
+from finrl_pod.promotion.gate import significance_per_look
 from finrl_pod.promotion.verdict import Estimate, Metrics, Number, Part, PartialEstimate, Verdict
 from finrl_pod.settings.run import GateConfig
 from finrl_pod_app.report.columns import CHAMPION
@@ -411,7 +412,7 @@ class RunReport(Part):
         limits = [rule.limit for rule in verdict.rules if rule.name == "edge"] if verdict else []
         if limits and limits[0] is not None:
             return limits[0]
-        return GateConfig().significance_level / max(self.looks_at_test, 1)
+        return significance_per_look(GateConfig().significance_level, self.looks_at_test)
 
     @property
     def looks_at_test(self) -> int:
@@ -419,10 +420,15 @@ class RunReport(Part):
         return (self.verdict.looks if self.verdict else 0) or self.looks or 0
 
     @property
+    def first_level(self) -> float:
+        """Significance level of the test at the first look."""
+        return self.level / significance_per_look(1, self.looks_at_test)
+
+    @property
     def next_level(self) -> float:
         """Significance level of the test at the next look."""
         looks = max(self.looks_at_test, 1)
-        return self.level * looks / (max(looks, self.looks_so_far) + 1)
+        return significance_per_look(self.first_level, max(looks, self.looks_so_far) + 1)
 
     @property
     def subject(self) -> str:

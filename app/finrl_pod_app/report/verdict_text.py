@@ -297,7 +297,7 @@ def looks_sentence(report: RunReport) -> str:
     first, last = report.splits.test
     return (
         f"Look {looks:,} of {max(looks, report.looks_so_far):,} so far at bars that overlap {first[:10]} to "
-        f"{last[:10]}. The n-th look needs a p-value of at most {report.level * looks:.3g} / n for an edge: "
+        f"{last[:10]}. Look n needs a p-value of at most {2 * report.first_level:.3g} / (n (n + 1)) for an edge: "
         f"{report.level:.3g} at this one, {report.next_level:.3g} at the next."
     )
 

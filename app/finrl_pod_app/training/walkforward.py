@@ -26,18 +26,21 @@ from finrl_pod.data.dates import stamp
 from finrl_pod.data.splits import Fold, Span, make_splits, walk_forward_folds
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError, Interrupted, RunError
+from finrl_pod.evaluate.active_management import LEVEL, annual_mean
 from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.intervals import (
-    interquartile_mean,
-    interquartile_mean_interval,
-    probability_of_improvement,
-)
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns, summary
 from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import read_json, to_plain, write_json, write_text
 from finrl_pod.promotion.dataset_fingerprint import is_demonstration
-from finrl_pod.promotion.gate import BREAK_EVEN_COST_MULTIPLE, CHAMPION, REFERENCE, PromotionEvidence, apply_gate
+from finrl_pod.promotion.gate import (
+    BREAK_EVEN_COST_MULTIPLE,
+    CHAMPION,
+    REFERENCE,
+    PromotionEvidence,
+    active_returns,
+    apply_gate,
+)
 from finrl_pod.promotion.trial_log import span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.promotion.verdict import Verdict, write_verdict
@@ -262,7 +265,7 @@ def report_walkforward(
         verdict = registry.save_verdict(look, apply_gate(evidence, config.gate))
     write_verdict(out, verdict)
     on_stage("writing the report")
-    document = to_plain(_document(config, panel, fold_runs, by_seed, results, span, verdict))
+    document = to_plain(_document(config, panel, fold_runs, by_seed, results, reference.name, span, verdict))
     write_json(out / FILE, document, indent=2)
     curves = {**results, **{f"champion of seed {seed}": seed_result for seed, seed_result in by_seed.items()}}
     index = pd.Index([stamp(time, "1m").removesuffix("T00:00Z") for time in result.times], name="time")
@@ -358,10 +361,11 @@ def _document(
     fold_runs: Sequence[FoldRun],
     by_seed: Mapping[int, BacktestResult],
     results: Mapping[str, BacktestResult],
+    reference: str,
     span: Span,
     verdict: Verdict,
 ) -> dict[str, Any]:
-    """The object of walkforward.json: results by fold and seed, statistics over seeds, baselines, and the verdict."""
+    """The object of walkforward.json: results by fold and seed, difference to the base, baselines, and the verdict."""
 
     def days(bars: Span) -> list[str]:
         return list(span_dates(panel, bars))
@@ -378,15 +382,8 @@ def _document(
         }
         for fold_run in fold_runs
     ]
-    by_fold = [[row["sharpe"] for row in runs if row["seed"] == seed] for seed in by_seed]
-    scores = np.array(by_fold, dtype=np.float64)  # [seeds, folds]
-    reference = [_fold_metrics(results[REFERENCE], fold, span, same_close=same_close)["sharpe"] for fold in folds]
-    equal = np.array([reference], dtype=np.float64)
-    all_seeds: dict[str, Any] = {"interquartile_mean": interquartile_mean(scores)}
-    if len(by_seed) > 1:
-        all_seeds["interval"] = interquartile_mean_interval(scores, seed=config.seed)._asdict()
-        improvement = probability_of_improvement(scores, equal, seed=config.seed)
-        all_seeds["improvement_over_equal_weight"] = improvement._asdict()
+    year = bars_per_year(panel.times)
+    active = active_returns(results, reference)  # of the mean of the seeds: the unit of the intervals is the bar
     return {
         "config_sha256": config.sha256,
         "data": {"name": panel.name, "sha256": panel.sha256},
@@ -395,28 +392,34 @@ def _document(
             {
                 "fold": fold.number,
                 **{name: days(getattr(fold, name)) for name in ("train", "validation", "test")},
-                "equal_weight_sharpe": float(equal[0, i]),
+                "equal_weight_sharpe": _fold_metrics(results[REFERENCE], fold, span, same_close=same_close)["sharpe"],
+                "difference": annual_mean(active[_fold_bars(fold, span)], LEVEL, year)._asdict(),
             }
-            for i, fold in enumerate(folds)
+            for fold in folds
         ],
         "runs": runs,
         "seeds": [{"seed": seed, **to_plain(result.metrics)} for seed, result in by_seed.items()],
-        "seeds_together": all_seeds,
+        "difference": annual_mean(active, LEVEL, year)._asdict(),
         "strategies": {name: to_plain(result.metrics) for name, result in results.items()},
         "verdict": verdict.to_dict(),
     }
 
 
+def _fold_bars(fold: Fold, span: Span) -> slice:
+    """The returns of a result that are inside the test of a fold. span: bars of the whole result."""
+    return slice(fold.test.first - span.first, min(fold.test.last + 1, span.last) - span.first)
+
+
 def _fold_metrics(result: BacktestResult, fold: Fold, span: Span, *, same_close: bool) -> dict[str, float | None]:
-    """Metrics of the part of a result inside the test of a fold. span: bars of the whole result."""
-    begin, end = fold.test.first - span.first, min(fold.test.last + 1, span.last) - span.first
-    rows = slice(begin, end + 1)
-    cash = None if result.risk_free is None else result.risk_free[begin:end]
+    """Metrics of the part of a result inside the test of a fold."""
+    bars = _fold_bars(fold, span)
+    rows = slice(bars.start, bars.stop + 1)
+    cash = None if result.risk_free is None else result.risk_free[bars]
     turnover, costs = result.turnover[rows].copy(), result.costs[rows].copy()
     # The bar where two folds meet is in both; its trades belong to the fold that decided them.
     if same_close:
-        if end < span.last - span.first:
+        if bars.stop < span.last - span.first:
             turnover[-1] = costs[-1] = 0.0
-    elif begin > 0:
+    elif bars.start > 0:
         turnover[0] = costs[0] = 0.0
     return dict(to_plain(summary(result.equity[rows], turnover, costs, bars_per_year(result.times), cash)))
