@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 from finrl_pod.errors import InputError
@@ -31,7 +32,7 @@ from finrl_pod.evaluate.significance import REGRESSION, alpha_series, mean_inter
 from finrl_pod.prices import Bools, Floats
 
 LEVEL = 0.90  # coverage of the intervals
-SIGNIFICANCE = 1.645  # standard errors of a one-sided test at 5%
+SHOWN = 1.96 + 0.84  # standard errors: a one-sided test at 2.5%, the level of a first look, with a power of 80%
 TAIL = 0.05  # quantile of the effective number of holdings
 
 
@@ -40,8 +41,7 @@ class ActiveStatistics(NamedTuple):
 
     sharpe_difference: Sharpe ratio minus the Sharpe ratio of the base. information_ratio: mean active return over
     tracking error. alpha, beta: coefficients of a regression of excess returns on the base. tracking_error: standard
-    deviation of active returns. years_to_show: years of returns after which the measured information ratio differs from
-    0 (one-sided 5%), None unless it is above 0.
+    deviation of active returns. years_to_show: result of `years_to_show` for the measured information ratio.
     """
 
     sharpe_difference: Interval
@@ -93,8 +93,11 @@ def annual_mean(series: Floats, level: float, periods_per_year: float, parameter
 
 
 def years_to_show(information_ratio: float) -> float | None:
-    """(1.645 / IR)^2: years after which an annual information ratio has a t-statistic of 1.645; None unless IR > 0."""
-    return (SIGNIFICANCE / information_ratio) ** 2 if information_ratio > 0 else None
+    """((1.96 + 0.84) / IR)^2: years in which a test at 2.5% shows an annual information ratio with a power of 80%.
+
+    None unless it is above 0.
+    """
+    return (SHOWN / information_ratio) ** 2 if information_ratio > 0 else None
 
 
 # ---------------------------------------------------------------------- weights
@@ -182,6 +185,7 @@ def _weight_pair(weights: ArrayLike, base: ArrayLike) -> tuple[Floats, Floats]:
 
 # ---------------------------------------------------------------------- metrics against a benchmark
 
+BETA_BARS = 252  # of trailing betas
 MIN_RETURNS = 3  # fewer leave no degree of freedom to the regression
 
 
@@ -210,12 +214,29 @@ BENCHMARK_METRICS = (
     ),
     Metric("tracking_error", "TE", "Tracking error", PERCENT, "annualised standard deviation of active returns"),
     Metric(
+        "residual_tracking_error",
+        "residual TE",
+        "Residual tracking error",
+        PERCENT,
+        "annualised standard deviation (n - 2) of the residuals of the regression on the benchmark: the risk that beta "
+        "does not explain",
+    ),
+    Metric(
         "information_ratio",
         "IR",
         "Information ratio",
         RATIO,
         "annualised mean active return over tracking error",
         "higher",
+    ),
+    Metric(
+        "years_to_show",
+        "years to show",
+        "Years to show",
+        COUNT,
+        "years of returns in which a one-sided test at 2.5% shows an information ratio of this size with a power of "
+        "80%: ((1.96 + 0.84) / IR)²; none unless it is above 0",
+        "lower",
     ),
     Metric(
         "up_capture",
@@ -249,7 +270,15 @@ EFFECTIVE_NUMBER = Metric(
     COUNT,
     "(sum of weights)² over the sum of squared weights, mean over the bars: equal positions that are as concentrated",
 )
-COMPARISON_METRICS = (*BENCHMARK_METRICS, ACTIVE_SHARE, EFFECTIVE_NUMBER)
+HOLDINGS_BETA = Metric(
+    "holdings_beta",
+    "holdings beta",
+    "Beta of holdings",
+    RATIO,
+    "weights times the betas of the assets to the benchmark over the 252 bars before, mean over the bars; an asset "
+    "with less than half of that history counts as 1. A beta of returns that differs comes from timing",
+)
+COMPARISON_METRICS = (*BENCHMARK_METRICS, HOLDINGS_BETA, ACTIVE_SHARE, EFFECTIVE_NUMBER)
 
 
 def benchmark_metrics(
@@ -275,13 +304,18 @@ def benchmark_metrics(
     beta = _defined_ratio(covariance[0, 1], covariance[1, 1], RISK_EPSILON**2)
     active = returns - benchmark_returns
     active_deviation = float(active.std(ddof=1))
+    residuals = excess - excess.mean() - beta * (benchmark_excess - benchmark_excess.mean())
     scale = float(np.sqrt(periods_per_year))
+    ratio = _defined_ratio(float(active.mean()) * scale, active_deviation)
+    years = years_to_show(ratio)
     return {
         "alpha": float(excess.mean() - beta * benchmark_excess.mean()) * periods_per_year,
         "beta": beta,
         "correlation": _defined_ratio(covariance[0, 1], deviation * benchmark_deviation, RISK_EPSILON**2),
         "tracking_error": active_deviation * scale,
-        "information_ratio": _defined_ratio(float(active.mean()) * scale, active_deviation),
+        "residual_tracking_error": float(np.sqrt((residuals**2).sum() / (len(residuals) - 2))) * scale,
+        "information_ratio": ratio,
+        "years_to_show": float("nan") if years is None else years,
         "up_capture": _capture(returns, benchmark_returns, benchmark_returns > 0, periods_per_year),
         "down_capture": _capture(returns, benchmark_returns, benchmark_returns < 0, periods_per_year),
     }
@@ -305,6 +339,20 @@ def holdings_metrics(weights: ArrayLike, benchmark: ArrayLike | None = None) -> 
     if benchmark is not None:
         values[ACTIVE_SHARE.name] = known_mean(active_share(weights, benchmark))
     return values
+
+
+def trailing_betas(returns: Floats, benchmark: Floats) -> Floats:
+    """Betas [T, N] of assets to a benchmark over the last `BETA_BARS` returns, this bar's included.
+
+    returns: [T, N], NaN where unknown. benchmark: [T]. An asset with less than half of the returns has a beta of 1.
+    """
+    assets = pd.DataFrame(returns)
+    base = pd.DataFrame(np.repeat(benchmark[:, None], returns.shape[1], 1)).where(assets.notna())
+    minimum = BETA_BARS // 2
+    covariance = assets.rolling(BETA_BARS, min_periods=minimum).cov(base)
+    variance = base.rolling(BETA_BARS, min_periods=minimum).var()
+    betas: Floats = (covariance / variance.where(variance > RISK_EPSILON**2)).fillna(1.0).to_numpy()
+    return betas
 
 
 def _defined_ratio(gain: float, risk: float, smallest: float = RISK_EPSILON) -> float:

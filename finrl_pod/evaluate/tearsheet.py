@@ -9,13 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.intervals import bootstrap_statistics
 from finrl_pod.evaluate.metrics import (
     BARS_PER_YEAR,
+    PERCENT,
+    RATIO,
     RISK_EPSILON,
+    Metric,
     bars_per_year,
     drawdown,
     excess_returns,
@@ -86,6 +90,61 @@ def monthly_returns(times: Times, equity: ArrayLike) -> dict[str, dict[str, floa
             float(end_mark / start_mark - 1) if start_mark > 0 else 0.0
         )
     return table
+
+
+LAST_YEARS = (1, 3, 5)
+TEAR_SHEET_METRICS = (
+    Metric("best_month", "best month", "Best month", PERCENT, "highest return of a calendar month, partial ones too"),
+    Metric("worst_month", "worst month", "Worst month", PERCENT, "lowest return of a calendar month, partial ones too"),
+    Metric("winning_months", "winning", "Winning months", PERCENT, "share of calendar months with a return above zero"),
+    Metric("month_to_date", "MTD", "Month to date", PERCENT, "return of the calendar month of the last bar"),
+    Metric("year_to_date", "YTD", "Year to date", PERCENT, "return of the calendar year of the last bar"),
+    *(
+        Metric(
+            f"annual_return_{years}_year{'s' * (years > 1)}",
+            f"{years}y",
+            f"Last {years} year{'s' * (years > 1)}",
+            PERCENT,
+            "compound return per year to the last bar, from the last bar that is this many years older; none for a "
+            "shorter period",
+        )
+        for years in LAST_YEARS
+    ),
+    Metric("omega", "omega", "Omega ratio", RATIO, "gains in excess of cash over losses, both as sums", "higher"),
+    Metric(
+        "tail_ratio", "tails", "Tail ratio", RATIO, "95% quantile of returns over the size of the 5% quantile", "higher"
+    ),
+    Metric("time_in_market", "invested", "Time in market", PERCENT, "share of bars with holdings after their fills"),
+    Metric("gross_exposure", "gross", "Gross exposure", PERCENT, "sum of absolute weights, mean over the bars"),
+)
+
+
+def tear_sheet_metrics(result: BacktestResult) -> dict[str, float]:
+    """Values of `TEAR_SHEET_METRICS` by name; NaN where undefined."""
+    calendar = monthly_returns(result.times, result.equity)
+    months = np.array([value for year in calendar.values() for value in year.values()])
+    last_year = list(calendar.values())[-1]
+    returns, excess = simple_returns(result.equity), excess_returns(result.equity, result.risk_free)
+    gain, loss = np.maximum(excess, 0.0).sum(), np.maximum(-excess, 0.0).sum()
+    low, high = np.abs(np.quantile(returns, [TAIL, 1 - TAIL]))
+    gross = np.abs(result.weights).sum(1)
+    values = (
+        months.max(), months.min(), (months > 0).mean(), months[-1], compound_return(last_year),
+        *(_last_years_return(result, years) for years in LAST_YEARS),
+        gain / loss if loss > RISK_EPSILON else np.nan, high / low if low > RISK_EPSILON else np.nan,
+        (gross > RISK_EPSILON).mean(), gross.mean(),
+    )  # fmt: skip
+    return {metric.name: float(value) for metric, value in zip(TEAR_SHEET_METRICS, values, strict=True)}
+
+
+def _last_years_return(result: BacktestResult, years: int) -> float:
+    """Compound return per year over the last calendar years; NaN for a shorter period."""
+    begin = np.datetime64(pd.Timestamp(result.times[-1]) - pd.DateOffset(years=years))
+    first = int(np.searchsorted(result.times, begin, side="right")) - 1
+    if first < 0:
+        return float("nan")
+    start, end = result.equity[first], result.equity[-1]
+    return float(max(end / start, 0.0) ** (1 / years) - 1) if start > 0 else 0.0
 
 
 def compound_return(months: Mapping[str, float]) -> float:

@@ -251,8 +251,8 @@ class GateConfig:
 
     significance_level: float = setting(
         0.025,
-        "probability of promoting a champion without an edge at the first look at test; look n has 2 / (n (n + 1)) of it, so "
-        "that all looks together stay below twice this number",
+        "probability of promoting a champion without an edge at the first look at test; look n has 2 / (n (n + 1)) of "
+        "it, so that all looks together stay below twice this number",
         above_and_at_most(0, 0.5),
     )
     minimum_edge: float = setting(

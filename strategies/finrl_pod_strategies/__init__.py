@@ -16,6 +16,7 @@ BASELINE_NAMES = (
     "minimum_variance",
     "mean_variance",
     "hierarchical_risk_parity",
+    "equal_risk_contribution",
     "momentum_12_1",
 )
 SEEDED_BASELINE_NAMES = ("random_weights",)

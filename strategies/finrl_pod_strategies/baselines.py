@@ -25,6 +25,7 @@ from finrl_pod_strategies import check_strategy_name
 YEAR = 252
 MONTH = 21  # bars
 MIN_PRICED = 0.9  # share of the bars of the window; an asset with fewer prices is skipped
+NEWTON_STEPS, CONVERGED = 500, 1e-11
 NO_VARIANCE = 1e-12  # constant returns make a covariance matrix singular
 
 Weights = Callable[[Floats, Floats], Floats]  # of mean returns [K] and their covariance [K, K], the weights [K]
@@ -152,15 +153,16 @@ class Optimised:
     """Weights from moments of the returns of the trailing `bars` bars, fitted at the first bar of each month.
 
     Assets need a price at the decision, at the first bar of the window, and on nine tenths of the bars between; gaps
-    are filled forward. With as many assets as returns, the singular sample covariance is shrunk as in Ledoit and Wolf
-    (2004). The account stays in cash until the window is full, and with needs_gain while no asset has a positive mean
-    return. Raises InputError with the date if a fit fails.
+    are filled forward. With as many assets as returns, or if shrinks, the sample covariance is shrunk as in Ledoit
+    and Wolf (2004). The account stays in cash until the window is full, and with needs_gain while no asset has a
+    positive mean return. Raises InputError with the date if a fit fails.
     """
 
     name: str
     model: Weights
     bars: int
     needs_gain: bool = False
+    shrinks: bool = False
     feature_names: tuple[str, ...] = ()
 
     @property
@@ -182,7 +184,8 @@ class Optimised:
         return weights
 
     def _fit(self, returns: Floats, date: str) -> Floats:
-        covariance = np.cov(returns.T) if len(returns) > returns.shape[1] else shrunk_covariance(returns)
+        is_singular = len(returns) <= returns.shape[1]
+        covariance = shrunk_covariance(returns) if self.shrinks or is_singular else np.cov(returns.T)
         try:
             fit = self.model(returns.mean(0), covariance)
         except (ArithmeticError, RuntimeError, ValueError, np.linalg.LinAlgError) as error:
@@ -235,6 +238,25 @@ def _least_variance(covariance: Floats, gain: Floats) -> Floats:
     return np.asarray(solution / scale, dtype=np.float64)
 
 
+def equal_risk_contribution(mean: Floats, covariance: Floats) -> Floats:  # noqa: ARG001
+    """Positive weights whose contributions to the variance, w_i (Cw)_i, are equal.
+
+    They minimise the self-concordant w'Cw / 2 - sum(log w), which the damped Newton method does from any start (Spinu
+    2013). Raises ArithmeticError if it does not converge.
+    """
+    scale = np.sqrt(np.diag(covariance))
+    correlation = covariance / np.outer(scale, scale)
+    weights = np.ones(len(scale))
+    for _ in range(NEWTON_STEPS):
+        gradient = correlation @ weights - 1 / weights
+        step = np.linalg.solve(correlation + np.diag(weights**-2), gradient)
+        decrement = np.sqrt(max(float(gradient @ step), 0.0))
+        weights = weights - step / (1 + decrement)
+        if decrement < CONVERGED:
+            return np.asarray(weights / scale, dtype=np.float64)
+    raise ArithmeticError(f"equal contributions to risk were not reached in {NEWTON_STEPS} steps")
+
+
 def _hierarchical_risk_parity(mean: Floats, covariance: Floats) -> Floats:
     """Recursive bisection of the assets in the order of the leaves of the dendrogram, by inverse variances."""
     from scipy.cluster.hierarchy import leaves_list, linkage
@@ -273,6 +295,7 @@ OPTIMISED: tuple[Optimised, ...] = (
     Optimised("mean_variance", lambda mean, covariance: _least_variance(covariance, mean), bars=504, needs_gain=True),
     # Lopez de Prado (2016), with Ward linkage.
     Optimised("hierarchical_risk_parity", _hierarchical_risk_parity, bars=252),
+    Optimised("equal_risk_contribution", equal_risk_contribution, bars=252, shrinks=True),
 )
 
 

@@ -70,7 +70,7 @@ def test_strategies_can_be_told_apart(sight: str) -> None:
     colours = {name: style.colour for name, style in line_styles(names).items()}
     assert len(set(colours.values())) == len(names)
     for one, other in itertools.combinations(names, 2):
-        assert difference(colours[one], colours[other], sight) >= 18, (one, other)
+        assert difference(colours[one], colours[other], sight) >= 15, (one, other)
     for one, other in itertools.combinations(("champion", *charts.REFERENCES), 2):
         assert difference(colours[one], colours[other], sight) >= 39, (one, other)
 

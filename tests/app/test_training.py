@@ -18,6 +18,7 @@ from finrl_pod_strategies.baselines import BASELINES
 from finrl_pod.errors import ConfigError, DataError, InputError, Interrupted, RunError, SetupError
 from finrl_pod.evaluate.active_management import BENCHMARK_METRICS
 from finrl_pod.evaluate.metrics import METRIC_NAMES
+from finrl_pod.evaluate.tearsheet import TEAR_SHEET_METRICS
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import PPOConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.progress import Progress
@@ -79,9 +80,9 @@ def test_report_is_complete(out: Path) -> None:
     for row in document["leaderboard"]:
         assert {"id", "parent", "generation", "score", "hyperparameters"} <= row.keys()
     assert document["test"]["strategies"].keys() == {"champion", "mandate_at_tilt_zero", *BASELINES}
-    compared = {*(metric.name for metric in BENCHMARK_METRICS), "effective_number"}
+    compared = {*(metric.name for metric in BENCHMARK_METRICS), "effective_number", "holdings_beta"}
     for name, metrics in document["test"]["strategies"].items():
-        assert metrics.keys() - compared == set(METRIC_NAMES), name
+        assert metrics.keys() - compared == {*METRIC_NAMES, *(metric.name for metric in TEAR_SHEET_METRICS)}, name
     assert compared <= document["test"]["strategies"]["champion"].keys()
     assert document["verdict"].keys() == {"promoted", "reasons", "rules", "trials", "looks", "edge", "statistics"}
     assert document["timing"].keys() == {"samples", "train_seconds", "samples_per_second", "total_seconds"}

@@ -120,7 +120,7 @@ def test_differences_to_the_base_are_active_returns_per_year(resumed: tuple[Path
     out, document = resumed
     own = curves(out)
     returns = {name: curve[1:] / curve[:-1] - 1 for name, curve in own.items()}
-    active = returns["champion"] - returns["equal_weight"]
+    active = returns["champion"] - returns[document["verdict"]["edge"]["reference"]]
     year = bars_per_year(small_panel().times)
     assert document["difference"]["value"] == pytest.approx(active.mean() * year, abs=1e-5)
     ends = [fold["test"][1] for fold in document["folds"]]

@@ -37,7 +37,7 @@ def test_values_equal_those_of_a_regression_and_plain_ratios():
     assert result.tracking_error == pytest.approx(active.std(ddof=1) * 250**0.5, rel=1e-10)
     sharpes = [(x - cash).mean() / (x - cash).std(ddof=1) * 250**0.5 for x in (portfolio, base)]
     assert result.sharpe_difference.value == pytest.approx(sharpes[0] - sharpes[1], rel=1e-10)
-    assert result.years_to_show == pytest.approx((1.645 / ratio) ** 2)
+    assert result.years_to_show == pytest.approx((2.8 / ratio) ** 2)
 
 
 def test_intervals_follow_theory_for_independent_returns():
@@ -97,7 +97,9 @@ def test_intervals_are_reproducible_by_seed():
 
 
 def test_years_until_significance():
-    assert years_to_show(0.5) == pytest.approx(10.8241)
+    assert years_to_show(0.5) == pytest.approx(31.36)
+    power = stats.norm.sf(1.96 - 0.5 * 31.36**0.5)  # of the z-score IR sqrt(years)
+    assert power == pytest.approx(0.8, abs=1e-3)
     assert years_to_show(0.0) is None
     assert years_to_show(-0.3) is None
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.active_management import BENCHMARK_METRICS, benchmark_metrics, holdings_metrics
+from finrl_pod.evaluate.active_management import BENCHMARK_METRICS, benchmark_metrics, holdings_metrics, trailing_betas
 
 
 def returns(seed: int = 0, bars: int = 500) -> tuple[np.ndarray, np.ndarray]:
@@ -32,6 +32,9 @@ def test_metrics_equal_those_of_scipy_and_empyrical() -> None:
     active = own - base
     assert found["tracking_error"] == pytest.approx(active.std(ddof=1) * np.sqrt(252))
     assert found["information_ratio"] == pytest.approx(active.mean() / active.std(ddof=1) * np.sqrt(252))
+    error = np.sqrt(((own - line.intercept - line.slope * base) ** 2).sum() / (len(own) - 2) * 252)
+    assert found["residual_tracking_error"] == pytest.approx(error)
+    assert found["years_to_show"] == pytest.approx((2.8 / found["information_ratio"]) ** 2)
     one, other = pd.Series(own), pd.Series(base)
     assert found["beta"] == pytest.approx(empyrical.beta(one, other))
     assert found["up_capture"] == pytest.approx(empyrical.up_capture(one, other))
@@ -59,6 +62,18 @@ def test_undefined_ratios_are_nan() -> None:
     assert np.isnan(list(short.values())).all()
     with pytest.raises(InputError, match="must cover the same bars"):
         benchmark_metrics(same, same[1:])
+
+
+def test_trailing_betas_use_the_bars_before() -> None:
+    own, base = returns(2)
+    young = np.where(np.arange(len(own)) < 400, np.nan, own)
+    betas = trailing_betas(np.stack([own, 2 * base, young], 1), base)
+    for bar in (130, 300, 499):
+        past = slice(max(0, bar - 251), bar + 1)
+        assert betas[bar, 0] == pytest.approx(stats.linregress(base[past], own[past]).slope)
+        assert betas[bar, 1] == pytest.approx(2)
+    assert (betas[:125] == 1).all()
+    assert (betas[:, 2] == 1).all()  # 100 returns are less than half of 252
 
 
 def test_holdings() -> None:

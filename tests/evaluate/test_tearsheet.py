@@ -104,3 +104,31 @@ def test_equity_band_starts_at_one_is_reproducible_and_covers_a_lognormal_walk()
     assert np.log(band["high"][-1]) == pytest.approx(r.sum() + half, abs=0.15 * half)
     with pytest.raises(InputError, match="ruined"):
         tearsheet.equity_band([1.0, 0.0, 1.0])
+
+
+def test_metrics_of_a_tear_sheet_equal_those_of_pandas_and_empyrical() -> None:
+    import empyrical
+
+    times, equity = days(500), curve(5)
+    cash = np.full(499, 1e-4)
+    weights = np.zeros((500, 2))
+    weights[100:] = (0.8, -0.4)
+    zeros = np.zeros(500)
+    result = BacktestResult("own", times, ("A", "B"), equity, weights, zeros, zeros, {}, risk_free=cash)
+    found = tearsheet.tear_sheet_metrics(result)
+    assert tuple(found) == tuple(metric.name for metric in tearsheet.TEAR_SHEET_METRICS)
+    series = pd.Series(equity, pd.DatetimeIndex(times))
+    months = series.resample("ME").last().pct_change()
+    months.iloc[0] = series.resample("ME").last().iloc[0] / equity[0] - 1
+    assert (found["best_month"], found["worst_month"]) == pytest.approx((months.max(), months.min()))
+    assert found["winning_months"] == pytest.approx((months > 0).mean())
+    last = series.index[-1]
+    assert found["month_to_date"] == pytest.approx(months.iloc[-1])
+    assert found["year_to_date"] == pytest.approx(series.iloc[-1] / series[: str(last.year - 1)].iloc[-1] - 1)
+    year_ago = series[: str(last - pd.DateOffset(years=1))].iloc[-1]
+    assert found["annual_return_1_year"] == pytest.approx(series.iloc[-1] / year_ago - 1)
+    assert np.isnan(found["annual_return_3_years"])
+    returns = series.pct_change().dropna()
+    assert found["omega"] == pytest.approx(empyrical.omega_ratio(returns, risk_free=1e-4))
+    assert found["tail_ratio"] == pytest.approx(empyrical.tail_ratio(returns))
+    assert (found["time_in_market"], found["gross_exposure"]) == pytest.approx((0.8, 0.8 * 1.2))

@@ -10,6 +10,7 @@ import pytest
 from finrl_pod_strategies.baselines import (
     BASELINES,
     Optimised,
+    equal_risk_contribution,
     index_market,
     make_baseline,
     run_baseline,
@@ -153,6 +154,25 @@ def test_risk_parity_of_two_assets_is_inverse_variance(stocks):
     close = pair.close[T - 252 : T + 1]
     inverse = 1 / (close[1:] / close[:-1] - 1).var(0)
     np.testing.assert_allclose(weights_at("hierarchical_risk_parity", pair), inverse / inverse.sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("t", [600, 1200])
+def test_contributions_to_the_shrunk_risk_are_equal(stocks, t):
+    panel, _ = stocks
+    weights = weights_at("equal_risk_contribution", panel, t)
+    assert (weights > 0).all()
+    assert weights.sum() == pytest.approx(1.0)
+    close = panel.close[t - 252 : t + 1]
+    covariance = LedoitWolf().fit(close[1:] / close[:-1] - 1).covariance_
+    contributions = weights * (covariance @ weights) / (weights @ covariance @ weights)
+    np.testing.assert_allclose(contributions, 1 / 20, rtol=0, atol=1e-8)
+
+
+def test_contributions_are_equal_where_assets_hedge_each_other():
+    root = np.random.default_rng(0).normal(size=(40, 60)) * np.logspace(-3, 0, 60)
+    weights = equal_risk_contribution(np.zeros(60), shrunk_covariance(root))
+    contributions = weights * (shrunk_covariance(root) @ weights)
+    np.testing.assert_allclose(contributions / contributions.sum(), 1 / 60, rtol=0, atol=1e-8)
 
 
 def test_momentum_holds_the_top_third_without_the_last_month(stocks):

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from finrl_pod.errors import RunError
 from finrl_pod.evaluate import tearsheet
-from finrl_pod.evaluate.active_management import benchmark_metrics, holdings_metrics
-from finrl_pod.evaluate.metrics import bars_per_year
+from finrl_pod.evaluate.active_management import HOLDINGS_BETA, benchmark_metrics, holdings_metrics, trailing_betas
+from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.files import write_bytes
 from finrl_pod.promotion.verdict import Verdict
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig
@@ -55,6 +56,7 @@ def build_report(
     benchmark = benchmark or next((name for name in BENCHMARKS if name in results), None)
     equity = results[subject_of(results)].equity
     line = equity[np.unique(np.linspace(0, len(equity) - 1, min(LINE_POINTS, len(equity))).astype(int))]
+    betas = None if benchmark is None else _asset_betas(panel, results[benchmark])
     values = {
         "data": {
             "name": panel.name,
@@ -73,7 +75,7 @@ def build_report(
         "rules": rule_sentences(config.environment, panel),
         "leaderboard": leaderboard_rows(leaderboard),
         "test": {
-            "strategies": {name: strategy_metrics(result, results, benchmark) for name, result in results.items()},
+            "strategies": {name: strategy_metrics(name, results, benchmark, betas) for name in results},
             "benchmark": benchmark,
             "yearly": {name: yearly_returns(result.times, result.equity) for name, result in results.items()},
             "tearsheet": tear_sheet(results),
@@ -101,15 +103,39 @@ def leaderboard_rows(leaderboard: Sequence[Score]) -> tuple[records.LeaderboardR
 
 
 def strategy_metrics(
-    result: BacktestResult, results: Mapping[str, BacktestResult], benchmark: str | None
+    name: str, results: Mapping[str, BacktestResult], benchmark: str | None, betas: Floats | None = None
 ) -> dict[str, float]:
-    """Metrics of a result, of its holdings, and against the benchmark unless it is the benchmark."""
-    metrics = dict(result.metrics)
+    """Metrics of a result, of its holdings, and against the benchmark unless it is the benchmark.
+
+    betas: [T, N] of the assets of the panel to the benchmark.
+    """
+    result = results[name]
+    metrics = {**result.metrics, **tearsheet.tear_sheet_metrics(result)}
     if benchmark is None or results[benchmark] is result:
         return metrics | holdings_metrics(result.weights)
     base = results[benchmark]
     metrics |= benchmark_metrics(result.equity, base.equity, bars_per_year(result.times), result.risk_free)
+    if betas is not None and betas.shape == result.weights.shape:
+        metrics[HOLDINGS_BETA.name] = float((result.weights * betas).sum(1).mean())
     return metrics | holdings_metrics(result.weights, base.weights if base.symbols == result.symbols else None)
+
+
+def _asset_betas(panel: Panel, benchmark: BacktestResult) -> Floats | None:
+    """Trailing betas [T, N] of the assets to a benchmark on its bars; None if the panel has others.
+
+    Before its first bar its returns are those of the index, or else the mean of the assets.
+    """
+    first = int(np.searchsorted(panel.times, benchmark.times[0]))
+    last = first + len(benchmark.times)
+    if not np.array_equal(panel.times[first:last], benchmark.times):
+        return None
+    returns = pd.DataFrame(panel.close).pct_change(fill_method=None)
+    index = panel.benchmark
+    is_index = index is not None and benchmark.symbols == (index.name,)
+    prior = pd.Series(index.close).pct_change(fill_method=None) if index and is_index else returns.mean(axis=1)
+    market = prior.to_numpy(copy=True)
+    market[first + 1 : last] = simple_returns(benchmark.equity)
+    return trailing_betas(returns.to_numpy()[:last], market[:last])[first:]
 
 
 def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:

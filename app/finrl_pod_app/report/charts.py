@@ -75,7 +75,7 @@ class Style:
 
 SUBJECT_WIDTH = 3.0  # of the line of the strategy that a report is about
 _CHAMPION = Style("#d55e00", width=SUBJECT_WIDTH)
-# Lines have a contrast of at least 3:1 on the light and the dark page. Their colours differ by at least 18 in CIELAB,
+# Lines have a contrast of at least 3:1 on the light and the dark page. Their colours differ by at least 15 in CIELAB,
 # also under simulated protanopia and deuteranopia (Machado, Oliveira and Fernandes 2009), and strategies that a report
 # shows at first by at least 39. Each baseline has the same style in every report and on every page.
 BASELINE_STYLES = {
@@ -87,6 +87,7 @@ BASELINE_STYLES = {
     "minimum_variance": Style("#a05028"),
     "mean_variance": Style("#6e46dc", "dot"),
     "hierarchical_risk_parity": Style("#785a82", "dashdot"),
+    "equal_risk_contribution": Style("#aa82aa", "dot"),
     "momentum_12_1": Style("#ff505a", "dash"),
     "random_weights": Style("#648cff", "dashdot"),
 }

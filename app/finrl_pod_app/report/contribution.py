@@ -6,7 +6,7 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
-from finrl_pod.evaluate.active_management import BENCHMARK_METRICS, COMPARISON_METRICS
+from finrl_pod.evaluate.active_management import BENCHMARK_METRICS, COMPARISON_METRICS, HOLDINGS_BETA
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.charts import Style
 from finrl_pod_app.report.columns import display_name, in_sentence, number, percent
@@ -14,6 +14,7 @@ from finrl_pod_app.report.records import Attribution, Capacity, RunReport
 from finrl_pod_app.report.sections import chart, definitions, note, section
 from finrl_pod_app.report.tables import column_heads, metrics_table, table, table_row
 
+TIMED_BETA = 0.1  # smallest difference of two betas that is called timing
 NAMED_ASSETS = 24  # the others are one bar
 GAIN, LOSS = "#148acd", "#d55e00"
 
@@ -27,6 +28,13 @@ def benchmark(report: RunReport, styles: Mapping[str, Style]) -> str:
         return ""
     metrics = [metric for metric in COMPARISON_METRICS if any(metric.name in values for values in rivals.values())]
     meanings = definitions({metric.label: metric.explanation for metric in metrics})
+    own = rivals.get(report.subject, {})
+    beta, holdings = own.get("beta"), own.get(HOLDINGS_BETA.name)
+    if beta is not None and holdings is not None and abs(beta - holdings) > TIMED_BETA:
+        meanings += note(
+            f"The returns have a beta of {number(beta)}, the holdings of {number(holdings)}: part of the difference to "
+            f"{in_sentence(base)} is timing of beta, not selection of assets."
+        )
     return section(f"Against {in_sentence(base)}", metrics_table(rivals, styles, metrics) + meanings)
 
 

@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from finrl_pod.evaluate.metrics import METRICS
+from finrl_pod.evaluate.tearsheet import TEAR_SHEET_METRICS
 from finrl_pod.files import write_json, write_text
 from finrl_pod.prices import taken_as
 from finrl_pod.types import BacktestResult
@@ -120,6 +121,8 @@ def _metrics(report: RunReport, style_by_name: Mapping[str, Style]) -> str:
     notes = definitions({metric.label: metric.explanation for metric in METRICS})
     if report.data.price_only_index and "index" in report.test.strategies:
         notes += note("The index is a price index, without dividends.")
+    notes += metrics_table(report.test.strategies, style_by_name, TEAR_SHEET_METRICS)
+    notes += definitions({metric.label: metric.explanation for metric in TEAR_SHEET_METRICS})
     return note(f"Period {' to '.join(report.splits.test)}, after costs.") + table + notes
 
 

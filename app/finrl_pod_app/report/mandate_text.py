@@ -50,10 +50,10 @@ ADDED = (
 )
 YEARS = Measure(
     "years_to_show",
-    "Years to significance",
+    "Years to show",
     "number",
-    "of returns after which an information ratio of this size is above 0 in a one-sided test at 5%, (1.645 / ratio)²; "
-    "never if it is not above 0",
+    "of returns in which a one-sided test at 2.5% shows an information ratio of this size with a power of 80%, "
+    "((1.96 + 0.84) / ratio)²; never if it is not above 0",
 )
 METHODS = (
     "The test for an edge gives the intervals of active return and alpha; the others are percentiles of the "
