@@ -133,7 +133,7 @@ def _asset_betas(panel: Panel, benchmark: BacktestResult) -> Floats | None:
     index = panel.benchmark
     is_index = index is not None and benchmark.symbols == (index.name,)
     prior = pd.Series(index.close).pct_change(fill_method=None) if index and is_index else returns.mean(axis=1)
-    market = prior.to_numpy(copy=True)
+    market: Floats = np.array(prior, dtype=np.float64)
     market[first + 1 : last] = simple_returns(benchmark.equity)
     return trailing_betas(returns.to_numpy()[:last], market[:last])[first:]
 
