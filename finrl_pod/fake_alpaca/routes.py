@@ -156,7 +156,7 @@ class TrafficLog:
         record = {"n": len(self.records), "kind": kind, "at": timestamp(moment), "real": time.monotonic(), **detail}
         self.records.append(record)
         if self._file is not None:
-            self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            self._file.write(json.dumps(record) + "\n")
             self._file.flush()
 
     def close(self) -> None:

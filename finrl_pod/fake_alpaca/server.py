@@ -11,8 +11,7 @@ import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,7 +33,7 @@ from finrl_pod.fake_alpaca.routes import (
 from finrl_pod.fake_alpaca.scaled_clock import ClockPacer, Pace, ScaledClock
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.fake_alpaca.stream import TradeUpdateHub
-from finrl_pod.fake_alpaca.wire_format import ApiError
+from finrl_pod.fake_alpaca.wire_format import ApiError, parse_number
 from finrl_pod.files import read_json, write_json
 from finrl_pod.types import Panel
 
@@ -304,7 +303,7 @@ def _control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
     async def clock(request: web.Request) -> web.Response:
         change = await request.json()
         if "jump" in change:
-            server.clock.jump(datetime.fromisoformat(change["jump"]))
+            server.clock.jump(_jump_time(server, change["jump"]))
             server.exchange.advance(server.clock.seconds())
         if "slow" in change or "fast" in change:
             pace = server.clock.pace
@@ -322,7 +321,10 @@ def _control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
 
     async def reset(request: web.Request) -> web.Response:
         options = json.loads(await request.read() or b"{}")
-        server.exchange.reset(Decimal(str(options.get("cash", server.settings.cash))), server.clock.seconds())
+        cash = parse_number(options.get("cash", float(server.settings.cash)))
+        if cash < 0:
+            raise InputError(f"cash must be at least 0, got {cash}")
+        server.exchange.reset(cash, server.clock.seconds())
         return web.json_response({"account": server.exchange.account_number})
 
     handlers = {
@@ -338,6 +340,15 @@ def _control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
         web.route(method, f"/fake/{name}", _with_error_responses(handler))
         for (method, name), handler in handlers.items()
     ]
+
+
+def _jump_time(server: FakeAlpaca, text: str) -> datetime:
+    """Time of a jump. Raises InputError beyond the last session: the clock needs a next one."""
+    to = datetime.fromisoformat(text)
+    end = server.exchange.prices.sessions.all[-2].close
+    if to.tzinfo is None or to.timestamp() > end:
+        raise InputError(f"a jump needs a time with a zone, up to {datetime.fromtimestamp(end, UTC)}; got {text}")
+    return to
 
 
 def _change_conditions(server: FakeAlpaca, change: Mapping[str, Any]) -> None:
@@ -359,7 +370,7 @@ def _change_conditions(server: FakeAlpaca, change: Mapping[str, Any]) -> None:
         exchange.conditions.is_suspended = change["suspended"] is True
     for name in _NUMERIC_CONDITIONS:
         if name in change:
-            setattr(exchange.conditions, name, float(change[name]))
+            setattr(exchange.conditions, name, float(parse_number(change[name])))
     if "stale_after" in change:
         server.data.flaws.stale_after = str(change["stale_after"])
     if "edits" in change:
@@ -376,7 +387,15 @@ def _with_error_responses(
             return await handler(request)
         except ApiError as error:
             return web.json_response(error.body, status=error.status)
-        except (InputError, ValueError, KeyError, TypeError) as error:
+        except (
+            InputError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             return web.json_response({"message": f"{type(error).__name__}: {error}"}, status=400)
 
     return handle

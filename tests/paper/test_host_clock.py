@@ -50,6 +50,14 @@ def test_broker_clock_is_queried_before_each_cycle(tmp_path: Path) -> None:
     assert sim.broker.called("clock") == 2  # at startup and before the cycle
 
 
+def test_broker_clock_is_queried_every_six_hours(tmp_path: Path) -> None:
+    sim = SimulatedDaemon(tmp_path)
+    sim.day(date(2024, 1, 12))
+    before = sim.broker.called("clock")
+    sim.day(date(2024, 1, 14))
+    assert sim.broker.called("clock") - before == 8
+
+
 def test_clock_step_during_recovery_does_not_postpone_the_decision(tmp_path: Path) -> None:
     """The step comes after the broker's clock was checked, so that the daemon starts to wait for the wrong day."""
     sim = SimulatedDaemon(tmp_path)
@@ -71,7 +79,7 @@ def test_impossible_clock_of_the_broker_is_not_used(tmp_path: Path, year: int) -
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9))
     wrong = datetime(year, 1, 1, tzinfo=UTC)
-    sim.broker.overrides["clock"] = for_first_calls(1, lambda _: wrong)
+    sim.broker.overrides["clock"] = for_first_calls(4, lambda _: wrong)
     sim.day(date(2024, 1, 12))
     assert [message for _, kind, message in sim.alerts if kind == "unavailable" and "clock" in message]
     assert sim.store.count(schema.decisions, schema.decisions.c.outcome == "orders") == 4

@@ -242,6 +242,10 @@ def test_refused_keys_stop_the_daemon_with_an_alert(tmp_path: Path) -> None:
         sim.day(DAY)
     assert "keys" in sim.alert_kinds()
     assert not own_orders(sim)
+    assert {row.state for row in sim.store.rows(schema.order_events)} <= {
+        "sending",
+        "unknown",
+    }  # looked up at a restart
 
 
 def test_fill_during_a_cancel_is_booked(tmp_path: Path) -> None:

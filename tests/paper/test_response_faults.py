@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from finrl_pod.data.panel import make_panel
-from finrl_pod.errors import BrokerUnavailable
+from finrl_pod.errors import AuthenticationError, BrokerUnavailable
+from finrl_pod.paper.domain.port import COLUMNS
 from finrl_pod.paper.domain.records import (
     ActionKind,
     Asset,
@@ -21,7 +22,7 @@ from finrl_pod.paper.domain.records import (
 )
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import RiskState
-from finrl_pod.paper.settings import DataSettings, OrderSettings, RiskSettings, ScheduleSettings
+from finrl_pod.paper.settings import DataSettings, OrderSettings, RiskSettings, ScheduleSettings, TimingSettings
 from finrl_pod.types import Panel
 from tests.paper.factories import (
     FunctionStrategy,
@@ -81,33 +82,99 @@ def test_failed_read_is_not_treated_as_empty(tmp_path: Path, call: str) -> None:
 
 
 def unreachable(original: Any, *arguments: Any, **named: Any) -> Any:
-    raise BrokerUnavailable(f"no response (<HTTPConnection(host='x') at {next(COUNTER):#x}>: timed out)")
+    raise BrokerUnavailable(f"no response ({next(COUNTER)})")
 
 
 COUNTER = itertools.count()
 
 
-def test_outage_is_alerted_once_despite_changing_messages(tmp_path: Path) -> None:
+def outage_alerts(sim: SimulatedDaemon) -> list[str]:
+    return [kind for _, kind, _ in sim.alerts if kind in ("unavailable", "available")]
+
+
+@pytest.mark.parametrize(("failures", "expected"), [(1, []), (60, ["unavailable", "available"])])
+def test_outage_is_alerted_once_and_at_its_end(tmp_path: Path, failures: int, expected: list[str]) -> None:
+    """Whatever its causes; a single failure is not alerted."""
     sim = SimulatedDaemon(tmp_path)
     sim.day(DAY)
-    sim.broker.overrides["account"] = unreachable
+    sim.broker.overrides |= {name: for_first_calls(failures, unreachable) for name in ("account", "clock")}
     sim.day(date(2024, 1, 10))
-    alerts = [message for _, kind, message in sim.alerts if kind == "unavailable"]
-    assert len(alerts) == 1
-    assert "0x" not in alerts[0]
+    assert outage_alerts(sim) == expected
+    sim.assert_journal_matches_broker()
 
 
-def test_changing_causes_are_alerted_at_a_limited_rate(tmp_path: Path) -> None:
+def refused(original: Any, *arguments: Any) -> Any:
+    raise AuthenticationError("the keys were refused (401)")
+
+
+@pytest.mark.parametrize("call", ["account", "submit", "clock", "fills_since"])
+def test_keys_that_are_refused_once_are_tried_again(tmp_path: Path, call: str) -> None:
     sim = SimulatedDaemon(tmp_path)
-    causes = itertools.cycle(("no response", "an HTML response"))
+    sim.broker.overrides[call] = for_first_calls(1, refused)
+    sim.day(DAY)
+    assert len(own_orders(sim)) == 2
+    assert "keys" not in sim.alert_kinds()
+    sim.assert_journal_matches_broker()
 
-    def fail(original: Any, *arguments: Any, **named: Any) -> Any:
-        raise BrokerUnavailable(next(causes))
 
-    sim.broker.overrides["account"] = fail
-    sim.run_to(sim.clock.now() + timedelta(minutes=61))
-    alerts = [message for _, kind, message in sim.alerts if kind == "unavailable"]
-    assert 2 <= len(alerts) <= 13
+@pytest.mark.parametrize("poll", [1.0, 3600.0])
+def test_keys_that_stay_refused_end_the_daemon_after_five_minutes(tmp_path: Path, poll: float) -> None:
+    sim = SimulatedDaemon(tmp_path, config(timing=TimingSettings(poll=poll)))
+    sim.day(DAY)
+    sent, calls = sim.broker.called("submit"), len(sim.broker.calls)
+    sim.broker.overrides |= dict.fromkeys(("account", "clock", "orders", "fills_since", "calendar", "bars"), refused)
+    with pytest.raises(AuthenticationError):
+        sim.day(date(2024, 1, 10))
+    attempts = [name for name, _ in sim.broker.calls[calls:] if name in ("clock", "account")]
+    assert len(attempts) >= 4
+    assert sim.broker.called("submit") == sent
+    assert "keys" in sim.alert_kinds()
+    row = sim.store.last(schema.alerts, schema.alerts.c.kind == "unavailable")
+    elapsed = sim.clock.now() - datetime.fromisoformat(row.at)
+    assert timedelta(seconds=180) <= elapsed <= timedelta(seconds=245)
+
+
+def test_blocked_account_trades_nothing_until_it_is_unblocked(tmp_path: Path) -> None:
+    sim = SimulatedDaemon(tmp_path)
+    sim.broker.overrides["account"] = lambda original: replace(original(), block="trading_blocked")
+    sim.day(DAY)
+    assert not own_orders(sim)
+    assert [(level, "trading_blocked" in text) for level, kind, text in sim.alerts if kind == "blocked"] == [
+        ("critical", True)
+    ]
+    sim.broker.overrides.clear()
+    sim.day(date(2024, 1, 10))
+    assert own_orders(sim)
+    assert "unblocked" in sim.alert_kinds()
+
+
+def test_unscheduled_closure_of_the_brokers_calendar_costs_its_session_only(tmp_path: Path) -> None:
+    closed = date(2024, 1, 10)
+    sim = SimulatedDaemon(tmp_path)
+    sim.broker.overrides["calendar"] = lambda original, *range_: tuple(s for s in original(*range_) if s.date != closed)
+
+    def without_bar(original: Any, *arguments: Any) -> Any:
+        table = original(*arguments)
+        kept_rows = np.flatnonzero(table.times != np.datetime64(closed))
+        return replace(table, times=table.times[kept_rows], **{c: getattr(table, c)[kept_rows] for c in COLUMNS})
+
+    sim.broker.overrides["bars"] = without_bar
+    sim.day(DAY)
+    sent = sim.broker.called("submit")
+    sim.day(closed)
+    assert sim.broker.called("submit") == sent
+    sim.day(date(2024, 1, 12))
+    decisions = [(row.bar, row.outcome) for row in sim.store.rows(schema.decisions)]
+    assert decisions == [("2024-01-08", "orders"), ("2024-01-09", "orders"), ("2024-01-11", "orders")]
+    assert not sim.alerts
+
+
+def test_calendar_without_a_later_session_is_unavailable(tmp_path: Path) -> None:
+    sim = SimulatedDaemon(tmp_path)
+    sim.broker.overrides["calendar"] = lambda original, *_: ()
+    sim.day(DAY)
+    assert outage_alerts(sim) == ["unavailable"]
+    assert not own_orders(sim)
 
 
 def test_retry_does_not_repeat_journal_rows(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
@@ -57,18 +58,32 @@ class TradingCycle:
 
 
 class Calendar:
-    """Sessions of the New York exchange, or UTC days of a market that never closes (CONTINUOUS)."""
+    """Sessions of the New York exchange, or UTC days of a market that never closes (CONTINUOUS).
+
+    They are those that the library knows, but for the range of dates that a broker reported.
+    """
 
     def __init__(self, exchange: str = EXCHANGE) -> None:
         self.exchange = exchange
         self.continuous = exchange == CONTINUOUS
+        self._reported: dict[date, Session] = {}  # by date, in order
+
+    def set_sessions(self, sessions: Sequence[Session]) -> None:
+        """Use these sessions of a broker, from the first to the last of them: it knows unscheduled closures."""
+        self._reported = {session.date: session for session in sorted(sessions, key=lambda session: session.date)}
 
     def sessions(self, start: date, end: date) -> tuple[Session, ...]:
         """Return the sessions with start <= date <= end, in order. Raises InputError beyond the calendar end."""
         days, sessions = _load_sessions(self.exchange, start.year // 10 * 10, _horizon())
         if end > days[-1]:
             raise InputError(f"the date {end} is beyond the exchange calendar, which ends on {days[-1]}")
-        return sessions[bisect_left(days, start) : bisect_right(days, end)]
+        known = sessions[bisect_left(days, start) : bisect_right(days, end)]
+        if not self._reported:
+            return known
+        first, last = min(self._reported), max(self._reported)
+        reported = {day: session for day, session in self._reported.items() if start <= day <= end}
+        others = {session.date: session for session in known if not first <= session.date <= last}
+        return tuple(session for _, session in sorted({**others, **reported}.items()))
 
     def last_closed(self, now: datetime) -> Session:
         """Return the last session that closed at or before `now`."""

@@ -15,7 +15,7 @@ from finrl_pod.market.orders import FRACTION, WHOLE
 from finrl_pod.paper.domain.intents import Intent
 from finrl_pod.paper.domain.port import BarTable, Broker
 from finrl_pod.paper.domain.records import CorporateAction, Side
-from finrl_pod.paper.domain.schedule import Calendar, TradingCycle
+from finrl_pod.paper.domain.schedule import TradingCycle
 from finrl_pod.paper.execution.price_check import (
     CheckedPrices,
     fetch_checked_prices,
@@ -159,9 +159,9 @@ class AccountTrader:
         """Fetch and check the bars of an intraday decision. The first of a day records equity at the closes before."""
         c = self._c
         today = cycle.session.date
-        prices, earlier_closes = fetch_minute_prices(c.feed, c.config, cycle, self._record_fetch)
+        prices, earlier_closes = fetch_minute_prices(c.feed, c.config, c.calendar, cycle, self._record_fetch)
         self._record_problems(cycle, prices)
-        previous_session = Calendar().sessions(today - timedelta(days=14), today)[-2].date.isoformat()
+        previous_session = c.calendar.sessions(today - timedelta(days=14), today)[-2].date.isoformat()
         if c.ledger.store.last(schema.equity, schema.equity.c.session == previous_session) is None:
             c.ledger.closes.record(previous_session, earlier_closes, c.clock.now())
             self._record_equity(previous_session)

@@ -75,26 +75,25 @@ class OrderManager:
             if refusal is not None:
                 return self._withhold(entry, refusal)
             order = self.ledger.start_order(entry, request, now)
-            reason = self._submit(entry, order, request, exposure)
-            if reason is None:
+            rejection = self._submit(entry, order, request, exposure)
+            if rejection is None:
                 return None
             refusals += 1
-            if reason not in _TEMPORARY or refusals >= MAX_REFUSALS:
-                self.alert("warning", "rejected", f"{request.symbol}: the broker refused to {request.side} ({reason})")
-                return self.ledger.close(entry, IntentState.REJECTED, self.clock.now(), reason)
+            if rejection.reason not in _TEMPORARY or refusals >= MAX_REFUSALS:
+                return self._close_rejected(entry, rejection)
             self.idle(self.timing.poll)
             self.refresh()
         return None
 
     def _submit(
         self, entry: LedgerEntry, order: TrackedOrder, request: OrderRequest, exposure: Callable[[], Exposure]
-    ) -> Reason | None:
-        """Submit an order, repeatedly if needed. Returns why it was refused, or None if it was not or is unknown."""
+    ) -> Rejected | None:
+        """Submit an order, repeatedly if needed. Returns its rejection, or None if it has none or it is unknown."""
         for _ in range(1 + MAX_RESENDS):
             try:
                 outcome = self.broker.submit(request)
             except AuthenticationError:
-                self._apply(order, order_state.mark_rejected(order), "post", "the keys were refused")
+                self._apply(order, order_state.mark_unknown(order), "post", "the keys were refused")
                 raise
             if isinstance(outcome, Rejected) and outcome.reason is Reason.DUPLICATE_ID:
                 outcome = self._resolve_duplicate(request)
@@ -107,8 +106,8 @@ class OrderManager:
                 if outcome.reason is Reason.BLOCKED:
                     self._halt(f"the broker accepts no orders: {outcome.message}")
                 if outcome.reason is Reason.WASH_TRADE and not self._cancel_opposite(request):
-                    return Reason.OTHER
-                return outcome.reason
+                    return Rejected(Reason.OTHER, outcome.message)
+                return outcome
             self._apply(order, order_state.mark_unknown(order), "post", outcome.message)
             if isinstance(outcome, Rejected):
                 until = outcome.retry_at or self.clock.now() + timedelta(minutes=1)
@@ -161,9 +160,15 @@ class OrderManager:
         if self._give_up_if_blocked(entry, order, request, exposure):
             return
         self._apply(order, order_state.mark_resent(order), "plan", "sent again under the same id")
-        reason = self._submit(entry, order, request, exposure)
-        if reason is not None:
-            self.ledger.close(entry, IntentState.REJECTED, self.clock.now(), reason)
+        rejection = self._submit(entry, order, request, exposure)
+        if rejection is not None:
+            self._close_rejected(entry, rejection)
+
+    def _close_rejected(self, entry: LedgerEntry, rejection: Rejected) -> None:
+        """Close an intent whose order the broker refused, with its words in the alert."""
+        side_and_reason = f"the broker refused to {entry.intent.side} ({rejection.reason}): {rejection.message}"
+        self.alert("warning", "rejected", f"{entry.intent.symbol}: {side_and_reason}")
+        self.ledger.close(entry, IntentState.REJECTED, self.clock.now(), rejection.reason)
 
     def _give_up_if_blocked(
         self, entry: LedgerEntry, order: TrackedOrder, request: OrderRequest, exposure: Callable[[], Exposure]

@@ -94,7 +94,7 @@ def check_prices(
 
 
 def fetch_minute_prices(
-    feed: DataFeed, config: PaperConfig, cycle: TradingCycle, record_fetch: PriceFetchRecorder
+    feed: DataFeed, config: PaperConfig, calendar: Calendar, cycle: TradingCycle, record_fetch: PriceFetchRecorder
 ) -> tuple[CheckedPrices, dict[str, Decimal]]:
     """Fetch the last `data.window` bars until the cycle time, check them, and return them with the closes before.
 
@@ -107,7 +107,7 @@ def fetch_minute_prices(
     length = timedelta(minutes=minutes)
     in_session = max((cycle.session.close - cycle.session.open) // length, 1)
     count = -(-config.data.window // in_session) + 1  # sessions, one more for the closes before
-    days = Calendar().sessions(cycle.bar - timedelta(days=2 * count + 10), cycle.bar)[-count - 1 :]
+    days = calendar.sessions(cycle.bar - timedelta(days=2 * count + 10), cycle.bar)[-count - 1 :]
     table = feed.minute_bars(config.symbols, days[0].open, cycle.time, "all")
     record_fetch(table, "all")
     bars = aggregate(table, days, length)

@@ -21,7 +21,7 @@ from finrl_pod.market.protocols import MandatedStrategy
 from finrl_pod.paper.domain.intents import Intent
 from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from finrl_pod.paper.domain.records import Asset, CorporateAction, Side
-from finrl_pod.paper.domain.schedule import TradingCycle, calendar_of
+from finrl_pod.paper.domain.schedule import Calendar, TradingCycle
 from finrl_pod.paper.execution import stop_rule
 from finrl_pod.paper.execution.decision import Decision, Holdings, StrategyFailed, decide, strategy_failures
 from finrl_pod.paper.execution.mandate_limits import risk_limits
@@ -77,7 +77,10 @@ class StrategySource(Protocol):
 
 @dataclass(frozen=True)
 class TradingComponents:
-    """The collaborators of the traders and the daemon. sources: one for each of `allocations(config)`."""
+    """The collaborators of the traders and the daemon. sources: one for each of `allocations(config)`.
+
+    calendar: sessions as the broker reported them last.
+    """
 
     config: PaperConfig
     broker: Broker
@@ -90,6 +93,7 @@ class TradingComponents:
     stream: StreamMonitor
     clock: Clock
     alert: Alert
+    calendar: Calendar
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ class StrategyTrader:
         self._book = book
         self._rules = sizing_rules(config)
         self._limits = risk_limits(config, source.current().strategy)
-        self._calendar = calendar_of(config)
+        self._calendar = components.calendar
         self._last_decided_bar = ""  # the last bar known to have a decision in the journal
 
     # ------------------------------------------------------------------ own part of the account

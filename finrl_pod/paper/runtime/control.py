@@ -12,7 +12,7 @@ from finrl_pod.errors import BrokerError
 from finrl_pod.paper.domain.intents import FLATTEN, Intent
 from finrl_pod.paper.domain.order_state import OrderState
 from finrl_pod.paper.domain.records import OrderType, Side, TimeInForce
-from finrl_pod.paper.domain.schedule import DAY_ORDER_CUTOFF, SEND_MARGIN, calendar_of
+from finrl_pod.paper.domain.schedule import DAY_ORDER_CUTOFF, SEND_MARGIN, Calendar
 from finrl_pod.paper.execution.order_manager import OrderManager
 from finrl_pod.paper.execution.reconcile import Reconciler
 from finrl_pod.paper.execution.risk import RiskManager
@@ -40,11 +40,14 @@ SHUTDOWN_SECONDS = 30.0  # for cancels at shutdown
 class CommandHandler:
     """Executes commands one after the other, in the daemon thread."""
 
-    def __init__(self, orders: OrderManager, risk: RiskManager, reconciler: Reconciler, config: PaperConfig) -> None:
+    def __init__(
+        self, orders: OrderManager, risk: RiskManager, reconciler: Reconciler, config: PaperConfig, calendar: Calendar
+    ) -> None:
         self._orders = orders
         self._risk = risk
         self._reconciler = reconciler
         self._config = config
+        self._calendar = calendar
 
     def execute(self, command: Command, stop: Callable[[], None]) -> None:
         """Execute a command and record its result. Raises BrokerError if it could not be; it then stays pending."""
@@ -114,7 +117,7 @@ class CommandHandler:
             record_result(ledger.store, command, CommandResult(message, refused=True), now)
             return
         certain = self._reconciler.certain_shares()
-        intents = flatten_intents(ledger, certain.shares, self._config, str(command.id), now)
+        intents = flatten_intents(ledger, certain.shares, self._config, self._calendar, str(command.id), now)
         message = f"{len(certain.shares)} positions are being sold"
         for symbol, shares in certain.uncertain.items():
             message += f"; {shares} shares of {symbol} are left, on which account and journal differ"
@@ -145,13 +148,13 @@ def apply_halt(store: Store, broker: Broker, clock: Clock) -> None:
 
 
 def flatten_intents(
-    ledger: Ledger, shares: Mapping[str, Decimal], config: PaperConfig, name: str, now: datetime
+    ledger: Ledger, shares: Mapping[str, Decimal], config: PaperConfig, calendar: Calendar, name: str, now: datetime
 ) -> list[Intent]:
     """Return DAY orders (GTC where there are none) that sell `shares` by symbol in the current or next session.
 
     config: config of the account; shares of no strategy get its name. name: name of the flatten, unique in the journal.
     """
-    days = calendar_of(config).sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
+    days = calendar.sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
     session = next(s for s in days if s.close - DAY_ORDER_CUTOFF - SEND_MARGIN > now)
     deadline = session.close - DAY_ORDER_CUTOFF
     time_in_force = TimeInForce.GTC if config.broker.continuous else TimeInForce.DAY

@@ -1,14 +1,13 @@
 """Main loop of the daemon: recover, wait for the next trading cycle, trade it, and execute commands meanwhile.
 
 Start-up is recovery, so a killed daemon is simply started again. A broker or feed that does not answer stops the
-trading but not the daemon: it keeps polling, alerting and executing commands. Only refused keys, an unwritable
-journal and unexpected errors end it, with own orders cancelled.
+trading but not the daemon: it keeps polling, alerting and executing commands. Only keys that stay refused, an
+unwritable journal and unexpected errors end it, with own orders cancelled.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -52,8 +51,12 @@ MAX_DRIFT = timedelta(days=366)  # of the broker clock from this machine's: its 
 MAX_CLOCK_SLIP = 1.0  # seconds that wall and monotonic time may drift apart before the broker clock is queried again
 SHUTDOWN_PAUSE = 1.0  # seconds between two attempts to cancel own orders before the exit
 SUMMARY_PERIOD = timedelta(hours=3)  # after a summary was due, in which it is still sent
-OUTAGE_ALERT_INTERVAL = 300.0  # seconds between two alerts of an outage, however often its cause changes
-_OBJECT_ADDRESS = re.compile(r"0x[0-9a-f]+")  # in error messages, different at every attempt
+OUTAGE_SECONDS = 120.0  # without success, until an outage is alerted
+MAX_RETRY_PAUSE = 60.0  # seconds between two attempts in an outage
+REFUSAL_SECONDS = 300.0  # in which refused keys are tried again, at least MIN_REFUSALS times
+MIN_REFUSALS = 4
+CALENDAR_PAST = timedelta(days=45)  # of the broker's calendar; earlier and later sessions are those of the library
+CALENDAR_AHEAD = timedelta(days=30)
 
 
 class Daemon:
@@ -66,13 +69,15 @@ class Daemon:
         self._time = time
         self._heartbeat = heartbeat
         self._control = control
-        self._calendar = calendar_of(components.config)
+        self._calendar = components.calendar
         self.trader = AccountTrader(components)
         self._stop = threading.Event()
         self._clock_checked = time.now() - 2 * CLOCK_CHECK_INTERVAL
         self._alerted_drift = 0.0  # seconds of deviation from the broker clock in the last alert
-        self._outage = ""  # cause of the current outage in the last alert, "" if there is none
-        self._outage_alerted = float("-inf")
+        self._outage_since: float | None = None  # monotonic time of its first failure
+        self._outage_alerted = False
+        self._refusals: list[float] = []  # monotonic times at which the keys were refused, since they last worked
+        self._block = ""  # why the broker takes no orders, in the last alert
         self.trading = False
         self._last_summary = components.ledger.store.last(schema.alerts, schema.alerts.c.kind == SUMMARY)
 
@@ -129,36 +134,53 @@ class Daemon:
 
     @property
     def in_outage(self) -> bool:
-        """True while the broker or the prices are unavailable."""
-        return bool(self._outage)
+        """True while the broker or the prices are unavailable, from the alert on."""
+        return self._outage_alerted
 
     def step(self) -> None:
-        """Run one iteration of the loop: recover if needed, execute commands, do what is due, and wait."""
+        """Run one iteration of the loop: recover if needed, execute commands, do what is due, and wait.
+
+        Raises AuthenticationError once the keys have been refused for REFUSAL_SECONDS.
+        """
         try:
+            if self._outage_since is not None:
+                self._query_clock()  # nothing else is sent before the broker answers
             self._iterate()
-            self._outage = ""
-        except (AuthenticationError, JournalError):
+        except JournalError:
             raise
         except (BrokerError, DataError, OSError) as error:  # OSError: a folder of runs that is unreadable just now
-            self._alert_outage(error)
-            self.idle(self._c.config.timing.poll)
+            if isinstance(error, AuthenticationError):
+                self._refusals.append(self._time.monotonic())
+                if len(self._refusals) >= MIN_REFUSALS and self._refusals[-1] - self._refusals[0] >= REFUSAL_SECONDS:
+                    raise
+            self._record_outage(error)
+            self.idle(min(self._c.config.timing.poll, MAX_RETRY_PAUSE))
 
-    def _alert_outage(self, error: Exception) -> None:
-        """Alert once for each cause, not at every retry."""
-        message = _OBJECT_ADDRESS.sub("", str(error))
+    def _record_outage(self, error: Exception) -> None:
+        """Alert an outage once, whatever its causes, after it has lasted for OUTAGE_SECONDS."""
         now = self._time.monotonic()
-        cause = f"{type(error).__name__}: {message}"
-        if cause != self._outage and now - self._outage_alerted >= OUTAGE_ALERT_INTERVAL:
-            self._c.alert("critical", "unavailable", f"no orders are sent: {message}")
-            self._outage = cause
-            self._outage_alerted = now
+        if self._outage_since is None:
+            self._outage_since = now
+        if not self._outage_alerted and now - self._outage_since >= OUTAGE_SECONDS:
+            self._outage_alerted = True
+            self._c.alert("critical", "unavailable", f"no orders are sent: {error}")
+
+    def _end_outage(self) -> None:
+        self._refusals.clear()
+        if self._outage_alerted and self._outage_since is not None:
+            minutes = (self._time.monotonic() - self._outage_since) / 60.0
+            self._c.alert("info", "available", f"the daemon goes on, after {minutes:.0f} minutes without success")
+        self._outage_alerted = False
+        self._outage_since = None
 
     def idle(self, seconds: float, *, interruptible: bool = False) -> None:
         """Wait on the daemon clock, keeping the heartbeat alive and applying a halt immediately.
 
-        interruptible: any command, a stop or a step of the host clock ends the wait. The wait ends when monotonic or
-        wall time has passed: while the machine sleeps only wall time advances.
+        interruptible: of an iteration that succeeded; any command, a stop or a step of the host clock ends it. The wait
+        ends when monotonic or wall time has passed: while the machine sleeps only wall time advances.
         """
+        if interruptible:
+            self._end_outage()
         end = self._time.monotonic() + seconds
         end_time = self._time.now() + timedelta(seconds=seconds)
         while (left := min(end - self._time.monotonic(), (end_time - self._time.now()).total_seconds())) > 0:
@@ -183,10 +205,13 @@ class Daemon:
             return
         now = self._time.now()
         cycle = self._calendar.next_cycle(now, self._c.config)
+        has_undecided = now >= cycle.opens and not self.trader.has_decided(cycle)
+        is_blocked = (bool(self._c.ledger.open) or has_undecided) and self._is_blocked()
         if self._c.ledger.open:
             is_reconciled = not self._c.reconciler.differences
-            self._c.orders.resolve_unknown(self.trader.exposure_of, may_send=is_reconciled)
-            self.trader.send_due(self._stop.is_set, only_flatten=not is_reconciled)
+            self._c.orders.resolve_unknown(self.trader.exposure_of, may_send=is_reconciled and not is_blocked)
+            if not is_blocked:
+                self.trader.send_due(self._stop.is_set, only_flatten=not is_reconciled)
             self._c.orders.refresh()
         self._c.stream.check()
         self._send_summary(now, cycle)
@@ -199,9 +224,20 @@ class Daemon:
                 return self._query_clock()  # the broker clock decides whether the cycle has opened
             if now > cycle.deadline:
                 return self.trader.skip(cycle, "missed", "no decision could be taken before its deadline")
-            if not self._c.reconciler.differences:
+            if not self._c.reconciler.differences and not is_blocked:
                 return self.trader.take_decision(cycle)
         return self.idle(self._seconds_to_poll(cycle), interruptible=True)
+
+    def _is_blocked(self) -> bool:
+        """True if the broker takes no orders of this account; alerted once when it begins and when it ends."""
+        block = self._c.broker.account().block
+        if block and not self._block:
+            message = f"the broker takes no orders of this account ({block}): nothing is sent until it does again"
+            self._c.alert("critical", "blocked", message)
+        elif self._block and not block:
+            self._c.alert("info", "unblocked", "the broker takes orders of this account again")
+        self._block = block
+        return bool(block)
 
     def _has_earlier_orders(self, cycle: TradingCycle) -> bool:
         """True if orders of an earlier decision are still live."""
@@ -257,9 +293,10 @@ class Daemon:
         return next((time - now).total_seconds() for time in due if time > now)
 
     def _wait_for(self, cycle: TradingCycle) -> None:
-        """Wait until the cycle opens or a summary is due; with open orders only until the next poll."""
+        """Wait until the cycle opens or a summary or clock check is due; with open orders only until the next poll."""
         now = self._time.now()
-        seconds = min((cycle.opens - now).total_seconds(), self._seconds_to_summary(now))
+        check = self._clock_checked + CLOCK_CHECK_INTERVAL
+        seconds = min((min(cycle.opens, check) - now).total_seconds(), self._seconds_to_summary(now))
         has_open_orders = self._c.ledger.open or self._c.stream.awaiting_report
         self.idle(min(seconds, self._c.config.timing.poll) if has_open_orders else seconds, interruptible=True)
 
@@ -302,19 +339,24 @@ class Daemon:
                 self.trader.skip(cycle, "missed", "the daemon was down")
 
     def _check_clock(self) -> None:
-        """Query the broker clock at intervals, and immediately after a clock step or a suspend of the host."""
+        """Query clock and calendar of the broker at intervals, and immediately after a clock step or suspend."""
         overdue = self._time.now() - self._clock_checked >= CLOCK_CHECK_INTERVAL
         if overdue or abs(self._time.clock_slip) > MAX_CLOCK_SLIP:
             self._query_clock()
 
     def _query_clock(self) -> None:
-        """Synchronise with the broker clock and alert once if the host clock deviates too much."""
+        """Synchronise with clock and calendar of the broker; alert once if the host clock deviates too much."""
         before = self._time.reading()
         broker_now = self._c.broker.clock()
         if abs(broker_now - self._time.now()) > MAX_DRIFT:
             raise BrokerUnavailable(f"the broker's clock shows {broker_now:%Y-%m-%d %H:%M} UTC, which cannot be")
         drift = self._time.set(broker_now, before).total_seconds()
-        self._clock_checked = self._time.now()
+        now = self._time.now()
+        sessions = self._c.broker.calendar((now - CALENDAR_PAST).date(), (now + CALENDAR_AHEAD).date())
+        if all(session.open <= now for session in sessions):
+            raise BrokerUnavailable(f"the broker's calendar has no session after {now:%Y-%m-%d %H:%M} UTC")
+        self._calendar.set_sessions(sessions)
+        self._clock_checked = now
         if abs(drift) <= MAX_CLOCK_DRIFT:
             self._alerted_drift = 0.0
         elif abs(drift - self._alerted_drift) > MAX_CLOCK_DRIFT:
@@ -375,8 +417,11 @@ def build_daemon(
         lambda seconds: idle[0](seconds), stream.report_polled_change,
     )  # fmt: skip
     reconciler = Reconciler(orders)
-    control = CommandHandler(orders, risk, reconciler, config)
-    components = TradingComponents(config, broker, feed, sources, ledger, risk, orders, reconciler, stream, time, alert)
+    calendar = calendar_of(config)
+    control = CommandHandler(orders, risk, reconciler, config, calendar)
+    components = TradingComponents(
+        config, broker, feed, sources, ledger, risk, orders, reconciler, stream, time, alert, calendar
+    )
     daemon = Daemon(components, time, heartbeat, control)
     idle.append(daemon.idle)
     return daemon

@@ -24,7 +24,6 @@ _MAX_SINGLE_ASSET_REQUESTS = 10  # for more symbols, all assets are read in one 
 _MICROSECOND = timedelta(microseconds=1)
 _ACTION_DATE_MARGIN = timedelta(days=10)  # the data API filters some actions by processing date, not ex-date
 MAX_REASON = 300  # characters of an error in a message
-_RETRYABLE_4XX = (408, 425, 429)
 
 Result = TypeVar("Result")
 
@@ -181,10 +180,10 @@ class AlpacaAccount:
         except ErrorResponse as response:
             self._check_keys(response)
             text = f"{self.name} responded {response.status} to {route}: {self._keys.mask(response.message)}"
+            if responses.is_outage(response) or response.status == 429:
+                raise BrokerUnavailable(text) from None
             if response.status == 404:
                 raise _NotFound(text) from None
-            if response.status >= 500 or response.status in _RETRYABLE_4XX:
-                raise BrokerUnavailable(text) from None
             raise BrokerRejected(text) from None
         except FinrlPodError:
             raise

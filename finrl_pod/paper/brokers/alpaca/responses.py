@@ -142,7 +142,9 @@ def clock(values: Any) -> datetime:
 def session(values: Any) -> records.Session:
     """Session from a day of the calendar with open and close as "HH:MM" in New York."""
     day = _date(values, "date")
-    local_times = (_parse(time.fromisoformat, values, name, "a time") for name in ("open", "close"))
+    local_times = [_parse(time.fromisoformat, values, name, "a time") for name in ("open", "close")]
+    if local_times[0] >= local_times[1]:
+        raise UnreadableResponse(f"the session of {day} closes before it opens")
     return records.Session(day, *(datetime.combine(day, local, NEW_YORK).astimezone(UTC) for local in local_times))
 
 
@@ -254,19 +256,25 @@ def _enum_or(enum: Any, value: Any, default: Any) -> Any:
 
 
 def refuses_keys(response: ErrorResponse) -> bool:
-    """Whether an error response refuses the keys and not the request: 401, or 403 without a code.
+    """Whether an error response refuses the keys and not the request: 401, or a JSON 403 without a code.
 
     A feed without a subscription is also a 403 without a code; its message contains "subscription".
     """
     forbidden = response.status == 403 and "code" not in response.body and "subscription" not in response.message
-    return response.status == 401 or forbidden
+    return response.status == 401 or (forbidden and response.from_broker)
+
+
+def is_outage(response: ErrorResponse) -> bool:
+    """Whether an error response says nothing about the request: a server error, a time-out, or a page of a proxy."""
+    is_answer = response.from_broker or response.status == 429
+    return response.status >= 500 or response.status in _AMBIGUOUS_4XX or not is_answer
 
 
 def write_outcome(response: ErrorResponse, now: datetime, *, cancels: bool) -> records.Rejected | records.Ambiguous:
     """Outcome of a write that got an error response. cancels: the write was a cancel."""
     status = response.status
     message = response.message
-    if status >= 500 or status in _AMBIGUOUS_4XX:
+    if is_outage(response):
         return records.Ambiguous(f"the broker responded {status}: {message}")
     if status == 429:
         return records.Rejected(records.Reason.RATE_LIMITED, message, retry_at=now + timedelta(seconds=response.wait))

@@ -108,7 +108,7 @@ ANSWER = 15.0
 TRADING_METHODS = ("GET", "POST", "DELETE")
 DATA_METHODS = ("GET",)
 MAX_SUBMIT_WAIT = 2.0  # seconds of the clock that an order waits for the rate limiter before it is rejected
-_MIN_TIMEOUT = 0.2  # real seconds: a socket needs that however fast a scaled clock runs
+_MIN_TIMEOUT = 2.0  # real seconds: a socket needs that however fast a scaled clock runs
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
 _LATE = "the response did not end within the limit of time"
@@ -141,7 +141,10 @@ class RequestContext:
 
 
 class ErrorResponse(Exception):
-    """Response with status 400 or more. body: its JSON object, {} if none. wait: seconds to wait after a 429."""
+    """Response with status 400 or more. wait: seconds to wait after a 429.
+
+    body: its JSON object, {} if none. from_broker: it has one, so no proxy on the way wrote it.
+    """
 
     def __init__(self, status: int, text: str, wait: float) -> None:
         super().__init__(status)
@@ -149,8 +152,9 @@ class ErrorResponse(Exception):
         self.wait = wait
         try:
             body = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
+        self.from_broker = isinstance(body, dict)
         self.body: dict[str, Any] = body if isinstance(body, dict) else {}
         self.message = str(self.body.get("message") or " ".join(text.split())[:_MAX_TEXT_SHOWN] or "no reason given")
 
@@ -193,8 +197,8 @@ def _bounded_adapter(context: RequestContext, base: str, methods: tuple[str, ...
             urgent = request.method == "DELETE"
             max_wait = MAX_SUBMIT_WAIT if request.method == "POST" else None
             with context.limiter.request(urgent=urgent, max_wait=max_wait):
-                connect, answer = (max(context.clock.real_seconds(s), _MIN_TIMEOUT) for s in (CONNECT, ANSWER))
-                limit = connect + answer
+                durations = (CONNECT, CONNECT + ANSWER)
+                connect, limit = (max(context.clock.real_seconds(s), _MIN_TIMEOUT) for s in durations)
                 options.update(timeout=(connect, limit), stream=True, proxies={})
                 with RequestDeadline(limit) as deadline:
                     try:

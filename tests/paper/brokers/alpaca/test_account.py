@@ -14,7 +14,7 @@ from finrl_pod.errors import BrokerUnavailable
 from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
 from finrl_pod.paper.brokers.factory import open_alpaca
 from finrl_pod.paper.domain.clocks import SystemClock
-from finrl_pod.paper.domain.records import ActionKind, Side
+from finrl_pod.paper.domain.records import ActionKind, Ambiguous, Side
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -94,6 +94,36 @@ def test_merger_is_an_action_of_the_requested_company(
     assert (found.symbol, found.kind, found.ex_date) == (expected, ActionKind.OTHER, date(2024, 1, 9))
     assert all(symbol in found.detail for symbol in symbols.values())
     assert broker.corporate_actions(["CC"], date(2024, 1, 1), date(2024, 1, 10)) == ()
+
+
+ACCOUNT = {"account_number": "P1", "cash": "1", "equity": "1", "buying_power": "1"}
+
+
+@pytest.mark.parametrize("flag", ["account_blocked", "trading_blocked", "trade_suspended_by_user"])
+def test_flag_of_an_account_says_why_it_is_blocked(httpserver: HTTPServer, broker: AlpacaAccount, flag: str) -> None:
+    httpserver.expect_request("/v2/account").respond_with_json({**ACCOUNT, "account_blocked": False, flag: True})
+    assert broker.account().block == flag
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 422])
+def test_error_page_that_is_not_the_brokers_is_an_outage(
+    httpserver: HTTPServer, broker: AlpacaAccount, status: int
+) -> None:
+    """Such as the page of a proxy: it is neither refused keys, nor a missing order, nor a rejection."""
+    httpserver.expect_request("/v2/orders/x").respond_with_data("<html>no</html>", status, content_type="text/html")
+    with pytest.raises(BrokerUnavailable, match=f"{status} to GET /orders/x"):
+        broker.order("x")
+    assert isinstance(broker.cancel("x"), Ambiguous)
+
+
+@pytest.mark.parametrize(("opening", "close"), [("16:00", "09:30"), ("09:30", "09:30"), ("9", "16:00")])
+def test_session_that_cannot_be_is_unreadable(
+    httpserver: HTTPServer, broker: AlpacaAccount, opening: str, close: str
+) -> None:
+    day = {"date": "2024-01-09", "open": opening, "close": close}
+    httpserver.expect_request("/v2/calendar").respond_with_json([day])
+    with pytest.raises(BrokerUnavailable, match="unreadable response to GET /calendar"):
+        broker.calendar(date(2024, 1, 1), date(2024, 1, 31))
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
