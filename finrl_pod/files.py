@@ -39,18 +39,20 @@ def default_root() -> Path:
     return Path(set_root) if set_root else home() / "data"
 
 
-def replace_file(path: Path, data: bytes | memoryview, mode: int = 0o644) -> None:
+def replace_file(path: Path, data: bytes | memoryview, mode: int = 0o644, *, durable: bool = True) -> None:
     """Replace `path` by `data` atomically, or leave the existing file untouched.
 
     mode: permission bits of the new file; by default readable by all users who can read the folder.
+    durable: wait until the data is on disk, so that a power failure leaves the old or the new file.
     Raises OSError; the folder must exist.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:

@@ -301,7 +301,7 @@ def _control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
         return web.json_response({"waiting": 0})
 
     async def clock(request: web.Request) -> web.Response:
-        change = await request.json()
+        change = dict(await request.json())
         if "jump" in change:
             server.clock.jump(_jump_time(server, change["jump"]))
             server.exchange.advance(server.clock.seconds())
@@ -316,11 +316,11 @@ def _control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
         return web.json_response(order.to_json())
 
     async def conditions(request: web.Request) -> web.Response:
-        _change_conditions(server, await request.json())
+        _change_conditions(server, dict(await request.json()))
         return web.json_response({"ok": True})
 
     async def reset(request: web.Request) -> web.Response:
-        options = json.loads(await request.read() or b"{}")
+        options = dict(json.loads(await request.read() or b"{}"))
         cash = parse_number(options.get("cash", float(server.settings.cash)))
         if cash < 0:
             raise InputError(f"cash must be at least 0, got {cash}")

@@ -13,9 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import TypeAdapter
+
 from finrl_pod.errors import RegistryError
 
 FORMAT = 1
+_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # raised by records of another form
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,22 @@ class Champion:
         """Read a record. Raises RegistryError if its hash is not `address` or its format is unknown."""
         if sha256(data) != address:
             raise RegistryError(f"the record of champion {address} is damaged: its hash differs; push its run again")
-        values = json.loads(data)
-        if values.get("format") != FORMAT:
-            raise RegistryError(
-                f"champion {address} has format {values.get('format')}, this version reads {FORMAT}; upgrade finrl_pod"
-            )
-        agents = tuple(AgentRecord(**{**row, "ancestors": tuple(row["ancestors"])}) for row in values.pop("agents"))
-        return cls(agents=agents, **values)
+        try:
+            values = json.loads(data)
+            version = values["format"]
+            if version == FORMAT:
+                TypeAdapter(cls).validate_json(data, strict=True)
+                rows = values.pop("agents")
+                agents = tuple(AgentRecord(**{**row, "ancestors": tuple(row["ancestors"])}) for row in rows)
+                champion = cls(agents=agents, **values)
+                if champion.address != address:
+                    raise ValueError
+                return champion
+        except _MALFORMED:
+            raise RegistryError(f"the record of champion {address} is malformed; push its run again") from None
+        raise RegistryError(
+            f"champion {address} has format {str(version)[:80]}, this version reads {FORMAT}; upgrade finrl_pod"
+        )
 
 
 @dataclass(frozen=True)
@@ -124,9 +136,12 @@ class Handover:
             saved_hash = values.pop("sha256")
             if sha256(canonical_json(values)) != saved_hash:
                 raise ValueError
+            TypeAdapter(cls).validate_json(data, strict=True)
             lists = {name: tuple(values[name]) for name in ("champions", "withdrawn")}
+            if not lists["champions"]:
+                raise ValueError
             return cls(**{**values, **lists})
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except _MALFORMED:
             raise RegistryError(f"the registry file {key} is damaged: its hash differs; restore it") from None
 
 

@@ -176,3 +176,17 @@ def test_rollback_of_the_first_champion_changes_nothing(
     change = last_handover(registry, "main")
     assert change is not None
     assert change.champion == champions[0].address
+
+
+def test_champion_is_kept_while_the_files_of_the_newer_one_are_malformed(
+    champions: tuple[Champion, Champion], registry: AgentRegistry, trained: Path, tmp_path: Path
+) -> None:
+    source = RegistryChampion("main", registry.store.address, SYMBOLS)
+    loaded = source.current()
+    run = tmp_path / "malformed"
+    shutil.copytree(trained, run)
+    update_report(run, verdict={"promoted": True, "reasons": ["third"]}, champion=["a list"])
+    hand_over(registry, "main", registry.push(run))
+    kept = source.current()
+    assert kept.strategy is loaded.strategy
+    assert "cannot be read" in kept.warning

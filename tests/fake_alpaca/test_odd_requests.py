@@ -87,3 +87,25 @@ def test_positions_are_found_and_closed_by_asset_id(holder: Client) -> None:
     assert holder("GET", f"/v2/positions/{asset_id('AAA')}")["symbol"] == "AAA"
     assert holder("DELETE", f"/v2/positions/{asset_id('AAA')}", params={"percentage": "50"})["qty"] == "5"
     holder("GET", f"/v2/positions/{asset_id('BBB')}", 404)
+
+
+CONTROLS = ("reset", "clock", "faults", "conditions")
+ODD_TIMES = ("2030-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00", "2024-03-04", "soon", 5)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        *(("/fake/reset", {"cash": cash}) for cash in ("many", [], "NaN", -1, "1e999999", True)),
+        *((f"/fake/{name}", body) for name in CONTROLS for body in (DEEP, b"\xff", [1])),
+        *(("/fake/clock", {"jump": time}) for time in ODD_TIMES),
+        ("/fake/clock", {"slow": "fast"}),
+        ("/fake/conditions", {"fill_delay": "NaN"}),
+        ("/fake/orders", [1]),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_odd_requests_of_the_control_api_are_refused(holder: Client, path: str, body: Any) -> None:
+    options = {"data": body} if isinstance(body, bytes) else {"json": body}
+    assert refused(holder, "POST", path, **options)
+    assert [holder.raw("GET", path).status_code for path in ("/v2/clock", "/v2/account", "/fake/state")] == [200] * 3

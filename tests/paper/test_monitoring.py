@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import io
 import json
+import os
 import socket
 import sys
 import threading
@@ -139,7 +140,9 @@ def test_stalled_loop_is_reported_as_unhealthy(tmp_path: Path, monkeypatch: pyte
     file = tmp_path / "deep" / "heartbeat.json"
     heart = Heartbeat(file)
     assert not heart.alive
-    heart.beat(trading=True)
+    with monkeypatch.context() as without_fsync:  # it is written every second
+        without_fsync.setattr(os, "fsync", lambda _: pytest.fail("a heartbeat need not outlive a power failure"))
+        heart.beat(trading=True)
     assert heart.alive
     assert json.loads(file.read_text())["trading"] is True
     server = HealthServer(0, heart, lambda: {"equity": 123.5})

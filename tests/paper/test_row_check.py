@@ -14,7 +14,7 @@ from finrl_pod.errors import JournalError
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.row_check import check_rows
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.monitoring.status import metrics, orders, status
+from finrl_pod.paper.monitoring.status import Metrics, orders, status
 from finrl_pod.paper.runtime.daemon import record_settings
 from finrl_pod.paper.settings import TimingSettings
 from tests.paper.factories import PartialFillBroker, SimulatedDaemon, config
@@ -92,7 +92,7 @@ def test_random_damage_of_the_file_is_refused_or_harmless(path: Path) -> None:
             store = Store.open(path)
             check_rows(store)
             Ledger(store)
-            for read in (orders, lambda store: status(store, config()), lambda store: metrics(store, config())):
+            for read in (orders, lambda store: status(store, config()), lambda store: Metrics(store, config())()):
                 read(store)
         except JournalError:
             refused += 1

@@ -16,7 +16,7 @@ from finrl_pod.paper.domain.records import ActionKind, CorporateAction, Reason, 
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, enqueue
 from finrl_pod.paper.journal.ledger import Ledger
-from finrl_pod.paper.monitoring.status import metrics, status, status_text
+from finrl_pod.paper.monitoring.status import Metrics, status, status_text
 from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.paper.settings import PaperConfig, StrategyConfig, allocations, pack, parse, unpack
 from tests.paper.factories import FixedSource, FunctionStrategy, RotatingStrategy, SimulatedDaemon, config, prices
@@ -224,5 +224,26 @@ def test_distance_to_target_is_that_of_the_account(tmp_path: Path) -> None:
     targets = {run.partition("/")[2]: t.distance for run, t in status(sim.store, sim.config).targets.items()}
     expected = sum(distance * float(parts[name].equity) / equity for name, distance in targets.items())
     assert expected > 0.05
-    assert metrics(sim.store, sim.config)["distance_to_target"] == pytest.approx(expected)
+    assert Metrics(sim.store, sim.config)()["distance_to_target"] == pytest.approx(expected)
     assert f"distance to target: {expected:.2%} of equity" in status_text(sim.store, sim.config)
+
+
+def test_metrics_read_only_new_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = start(tmp_path)
+    sim.day(date(2024, 1, 9))
+    metrics = Metrics(sim.store, sim.config)
+    before = metrics()
+    assert before["fills"] == sim.store.count(schema.fills) > 0
+    sim.store.add(schema.alerts, sim.clock.now(), level="critical", kind="test", message="one")
+    sim.day(date(2024, 1, 11))
+    after = metrics()
+    assert after == Metrics(sim.store, sim.config)()
+    assert (after["fills"], after["alerts"]) == (sim.store.count(schema.fills), sim.store.count(schema.alerts))
+    assert after["critical_alerts"] == before["critical_alerts"] + 1
+    rows: list[int] = []
+    for name in ("rows", "query"):
+        original = getattr(sim.store, name)
+        monkeypatch.setattr(sim.store, name, lambda *query, f=original: rows.append(len(found := f(*query))) or found)
+    monkeypatch.setattr(Ledger, "__init__", lambda *_: pytest.fail("the whole journal is read again"))
+    assert metrics() == after
+    assert sum(rows) == 0

@@ -14,7 +14,7 @@ from finrl_pod.errors import BrokerError
 from finrl_pod.paper.domain.records import SUMMARY, Reason, Rejected
 from finrl_pod.paper.domain.schedule import Calendar
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.monitoring.status import metrics, status
+from finrl_pod.paper.monitoring.status import Metrics, status
 from finrl_pod.paper.settings import MonitoringSettings, StrategyConfig
 from tests.paper.factories import FunctionStrategy, RotatingStrategy, SimulatedDaemon, config
 
@@ -67,7 +67,7 @@ def test_distance_to_target_is_what_the_fills_left(tmp_path: Path, unfilled: str
     assert found.distance == pytest.approx(expected, abs=0.005)
     assert f"distance to target: {found.distance:.2%} of equity" in summaries(sim)[-1]
     assert status(sim.store, DAILY).targets["test"].distance == pytest.approx(expected, abs=0.005)
-    assert metrics(sim.store, DAILY)["distance_to_target"] == pytest.approx(expected, abs=0.005)
+    assert Metrics(sim.store, DAILY)()["distance_to_target"] == pytest.approx(expected, abs=0.005)
 
 
 def test_several_strategies_and_differences_are_named(tmp_path: Path) -> None:

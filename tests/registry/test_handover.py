@@ -14,7 +14,7 @@ from finrl_pod.errors import RegistryError
 from finrl_pod.registry.agent_registry import AgentRegistry, champion_key
 from finrl_pod.registry.handover import KEPT, hand_over, handovers, last_handover, roll_back, strategies
 from finrl_pod.registry.object_store import ObjectStore
-from finrl_pod.registry.records import Champion
+from finrl_pod.registry.records import Champion, Handover, canonical_json, sha256
 from tests.registry.sample_champions import store_champion
 
 
@@ -176,3 +176,44 @@ def test_kill_between_any_two_writes_leaves_the_old_or_the_new_champion(tmp_path
     new = store_champion(registry, "new")
     assert hand_over(registry, "main", new).champion == new.address
     assert roll_back(registry, "main").champion == old.address
+
+
+CHANGES = {
+    "agents": [None, {}, [1], [[]], [{}], "x"],
+    "files": [None, [], "x", {"a": 1}],
+    "promoted": ["yes", 1, None],
+    "run": [None, 5, ["a"]],
+    "format": [None, "1", 2, []],
+    "extra": [1],
+}
+
+
+@pytest.mark.parametrize("content", ["", "[]", "null", '"x"', "{}", "[" * 100_000, '{"format": 1}', "\ud800"])
+def test_malformed_champion_is_an_error_of_the_registry(content: str) -> None:
+    data = content.encode(errors="surrogatepass")
+    with pytest.raises(RegistryError):
+        Champion.decode(data, sha256(data))
+    with pytest.raises(RegistryError):
+        Handover.decode(data, "key")
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in CHANGES.items() for value in values])
+def test_champion_with_a_malformed_field_is_an_error_of_the_registry(
+    registry: AgentRegistry, name: str, value: object
+) -> None:
+    champion = store_champion(registry, "one")
+    data = canonical_json({**json.loads(champion.encode()), name: value})
+    with pytest.raises(RegistryError):
+        Champion.decode(data, sha256(data))
+    assert Champion.decode(champion.encode(), champion.address) == champion
+
+
+@pytest.mark.parametrize("champions", [[], None, "x", [1], {}])
+def test_change_with_malformed_champions_is_an_error_of_the_registry(
+    registry: AgentRegistry, champions: object
+) -> None:
+    values = json.loads(hand_over(registry, "main", store_champion(registry, "one")).encode())
+    values = {**values, "champions": champions}
+    values.pop("sha256")
+    with pytest.raises(RegistryError):
+        Handover.decode(canonical_json({**values, "sha256": sha256(canonical_json(values))}), "key")

@@ -21,7 +21,7 @@ from finrl_pod.paper.journal.store import JournalLock, Store
 from finrl_pod.paper.monitoring.alerts import PING, PING_SECONDS, Alerts, DeadManPing
 from finrl_pod.paper.monitoring.health import HealthServer, Heartbeat
 from finrl_pod.paper.monitoring.logs import open_log
-from finrl_pod.paper.monitoring.status import metrics, status_text
+from finrl_pod.paper.monitoring.status import Metrics, status_text
 from finrl_pod.paper.monitoring.telegram import TOKEN, TelegramCommands
 from finrl_pod.paper.runtime.control import apply_halt, halt_pending
 from finrl_pod.paper.runtime.daemon import Daemon, build_daemon, record_settings
@@ -64,7 +64,7 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
         closing.callback(broker.close)
         heartbeat = Heartbeat(Path(config.monitoring.heartbeat) if config.monitoring.heartbeat else None)
         if config.monitoring.port:
-            server = HealthServer(config.monitoring.port, heartbeat, lambda: metrics(store, config))
+            server = HealthServer(config.monitoring.port, heartbeat, Metrics(store, config))
             closing.callback(server.close)
         daemon = build_daemon(config, store, broker, feed, sources, clock, heartbeat, alerts.send)
 

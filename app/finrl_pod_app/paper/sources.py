@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from finrl_pod_strategies.baselines import make_baseline
@@ -24,7 +26,7 @@ from finrl_pod.registry.agent_registry import AgentRegistry
 from finrl_pod.registry.handover import check_strategy_name, last_handover
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import champion_of
-from finrl_pod.user_files import is_custom
+from finrl_pod.user_files import error_text, is_custom
 
 
 def strategy_sources(config: PaperConfig, *, allow_unpromoted: bool = False) -> tuple[StrategySource, ...]:
@@ -77,12 +79,13 @@ class PromotedRun:
 
     def current(self) -> LoadedStrategy:
         """Return the champion. Raises RunError if no run is promoted or its files changed after the test."""
-        report = self._newest_report()
-        version = report, _modification_times(report.parent)
-        if self._current is None or self._current[0] != version:
-            champion = load_promoted(report.parent, self._symbols, allow_unpromoted=self._allow_unpromoted)
-            self._current = version, champion
-        return self._current[1]
+        with _readable(str(self._path)):
+            report = self._newest_report()
+            version = report, _modification_times(report.parent)
+            if self._current is None or self._current[0] != version:
+                champion = load_promoted(report.parent, self._symbols, allow_unpromoted=self._allow_unpromoted)
+                self._current = version, champion
+            return self._current[1]
 
     def _newest_report(self) -> Path:
         own_report = self._path / "report.json"
@@ -122,7 +125,7 @@ class RegistryChampion:
                 )
             if self._current is None or self._current[0] != change.champion:
                 self._current = change.champion, self._load(change.champion)
-        except FinrlPodError as error:
+        except (FinrlPodError, OSError) as error:
             if self._current is None:
                 raise
             address, strategy = self._current
@@ -131,7 +134,7 @@ class RegistryChampion:
 
     def _load(self, address: str) -> LoadedStrategy:
         champion = self._registry.champion(address)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, _readable(f"champion {address[:12]}"):
             run = Path(folder) / "run"
             self._registry.pull(champion, run)  # verifies every hash
             champion_strategy = load_promoted(run, self._symbols)
@@ -139,6 +142,17 @@ class RegistryChampion:
         return dataclasses.replace(
             champion_strategy, sha256=address, detail=f"champion {address[:12]}: {champion.run} {members}"
         )
+
+
+@contextlib.contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Raise RunError for whatever the files of a champion cause: they may have any content."""
+    try:
+        yield
+    except (FinrlPodError, OSError):
+        raise
+    except Exception as error:
+        raise RunError(f"{name} cannot be read ({error_text(error)}); evaluate or push the run again") from error
 
 
 def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: bool = False) -> LoadedStrategy:

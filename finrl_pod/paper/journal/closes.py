@@ -27,7 +27,15 @@ class Closes:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        newest = store.last(schema.closes)
+        self._last_row = 0 if newest is None else int(newest.id)
         self._last_closes = _read_last_closes(store)
+
+    def read_new_rows(self) -> None:
+        """Add the closes written since the last call."""
+        for row in self._store.rows(schema.closes, schema.closes.c.id > self._last_row):
+            self._last_closes[row.symbol] = Close(row.session, Decimal(row.price))
+            self._last_row = row.id
 
     @property
     def prices(self) -> dict[str, Decimal]:

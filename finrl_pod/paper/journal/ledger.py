@@ -91,7 +91,9 @@ class Ledger:
         self.closes = Closes(store)
         self.open: dict[int, LedgerEntry] = {}
         self.books: dict[str, Book] = defaultdict(Book)
-        self._load()
+        self._last_rows: dict[str, int] = defaultdict(int)  # by table: the last row in positions and cash
+        self.read_new_rows()
+        self._load_open()
 
     # ------------------------------------------------------------------ writing
 
@@ -289,21 +291,37 @@ class Ledger:
         rows = self.store.rows(schema.foreign_fills)
         return -sum((Decimal(row.quantity) * Decimal(row.price) for row in rows), ZERO)
 
-    def _load(self) -> None:
-        orders = schema.orders.c
-        intents = schema.intents.c
+    def read_new_rows(self) -> None:
+        """Add shares, cash and closes of the rows written since the last call. For a ledger that itself writes none."""
+        self.closes.read_new_rows()
         action_parts = select(schema.action_parts, schema.corporate_actions.c.symbol).join_from(
             schema.action_parts, schema.corporate_actions
         )
+        queries = (
+            (schema.fills, schema.fills_with_intents),
+            (schema.corporate_actions, select(schema.corporate_actions)),
+            (schema.action_parts, action_parts),
+        )
         with self.store.read() as connection:
-            for row in connection.execute(schema.fills_with_intents):
-                self._add_fill(row.run, row.symbol, Side(row.side), *map(Decimal, (row.quantity, row.price, row.fee)))
-            for row in connection.execute(select(schema.corporate_actions)):
-                self.positions[row.symbol] += Decimal(row.own_change)
-                self.cash += Decimal(row.cash)
-            for row in connection.execute(action_parts):
-                self.books[row.run].positions[row.symbol] += Decimal(row.own_change)
-                self.books[row.run].cash += Decimal(row.cash)
+            fills, actions, parts = (
+                connection.execute(query.where(table.c.id > self._last_rows[table.name])).all()
+                for table, query in queries
+            )
+        for row in fills:
+            self._add_fill(row.run, row.symbol, Side(row.side), *map(Decimal, (row.quantity, row.price, row.fee)))
+        for row in actions:
+            self.positions[row.symbol] += Decimal(row.own_change)
+            self.cash += Decimal(row.cash)
+        for row in parts:
+            self.books[row.run].positions[row.symbol] += Decimal(row.own_change)
+            self.books[row.run].cash += Decimal(row.cash)
+        for (table, _), rows in zip(queries, (fills, actions, parts), strict=True):
+            self._last_rows[table.name] = max((row.id for row in rows), default=self._last_rows[table.name])
+
+    def _load_open(self) -> None:
+        orders = schema.orders.c
+        intents = schema.intents.c
+        with self.store.read() as connection:
             final = [state.value for state in IntentState if state.final]
             closed_intents = select(schema.intent_events.c.intent_id).where(schema.intent_events.c.state.in_(final))
             for row in connection.execute(

@@ -44,7 +44,7 @@ class Heartbeat:
         if self._path is not None:
             beat = {"at": datetime.now(UTC).isoformat(), "pid": os.getpid(), "trading": trading}
             with contextlib.suppress(OSError):  # on a full disk, the file goes stale and monitoring reports it
-                replace_file(self._path, json.dumps(beat).encode())
+                replace_file(self._path, json.dumps(beat).encode(), durable=False)  # once a second
 
     @property
     def age(self) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -273,19 +275,35 @@ def slippage(store: Store, modelled_bps: float) -> Slippage:
     return Slippage(realised, modelled_bps, len(rows))
 
 
-def metrics(store: Store, config: PaperConfig) -> dict[str, float]:
-    """Return the gauges of /metrics by name."""
-    mark = store.last(schema.equity)
-    return {
-        "equity": float(mark.equity) if mark is not None else config.capital,
-        "state": float(list(RiskState).index(commands.read_risk_state(store))),
-        "decisions": float(store.count(schema.decisions)),
-        "orders": float(store.count(schema.orders)),
-        "fills": float(store.count(schema.fills)),
-        "distance_to_target": account_distance(Ledger(store), config),
-        "alerts": float(store.count(schema.alerts)),
-        "critical_alerts": float(store.count(schema.alerts, schema.alerts.c.level == "critical")),
-    }
+class Metrics:
+    """The gauges of /metrics by name. A call reads only the rows written since the one before. Thread-safe."""
+
+    def __init__(self, store: Store, config: PaperConfig) -> None:
+        self._store = store
+        self._config = config
+        self._ledger = Ledger(store)
+        self._lock = threading.Lock()
+        self._rows: dict[str, int] = defaultdict(int)  # last row by table: rows are never deleted, so also their number
+        self._critical_alerts = 0
+
+    def __call__(self) -> dict[str, float]:
+        store = self._store
+        mark = store.last(schema.equity)
+        with self._lock:
+            self._ledger.read_new_rows()
+            for row in store.rows(schema.alerts, schema.alerts.c.id > self._rows["alerts"]):
+                self._rows["alerts"] = row.id
+                self._critical_alerts += row.level == "critical"
+            for table in (schema.decisions, schema.orders, schema.fills):
+                newest = store.last(table)
+                self._rows[table.name] = 0 if newest is None else newest.id
+            return {
+                "equity": float(mark.equity) if mark is not None else self._config.capital,
+                "state": float(list(RiskState).index(commands.read_risk_state(store))),
+                "distance_to_target": account_distance(self._ledger, self._config),
+                "critical_alerts": float(self._critical_alerts),
+                **{name: float(count) for name, count in self._rows.items()},
+            }
 
 
 def read_heartbeat(path: str) -> HeartbeatStatus:

@@ -25,7 +25,7 @@ MAX_PAUSE = 60.0
 REFUSED_PAUSE = 30.0  # first pause after the broker refused the connection
 _OPEN_TIMEOUT = 10.0
 
-_MIN_OPEN_TIMEOUT = 1.0  # real seconds
+_MIN_OPEN_TIMEOUT = 2.0  # real seconds
 _POLL_SECONDS = 0.1  # real seconds between two checks whether to stop
 _CLOSE_TIMEOUT = 5.0  # real seconds to wait for the thread
 _MAX_UPDATES = 100_000  # updates kept until they are fetched
