@@ -34,6 +34,7 @@ class BotServer:
         self.paths: list[str] = []
         self.raw: bytes | None = None  # answer in place of the next one
         self.number = 0
+        self.status = 200
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -51,7 +52,7 @@ class BotServer:
                 answer = json.dumps({"ok": True, "result": result}).encode()
                 if outer.raw is not None:
                     answer, outer.raw = outer.raw, None
-                self.send_response(200)
+                self.send_response(outer.status)
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
@@ -99,9 +100,11 @@ class Bot:
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(telegram, "PAUSE", 0.05)
         self.server, self.store, self.log = BotServer(), store, Log()
+        self.alerts: list[tuple[str, str, str]] = []
         self.commands = TelegramCommands(
-            SECRET_TOKEN, (USER,), store, lambda: "active, 100,000.00", self.log, self.server.url, result_seconds=0.1
-        )
+            SECRET_TOKEN, (USER,), store, lambda: "active, 100,000.00", self.log,
+            lambda *alert: self.alerts.append(alert), self.server.url, result_seconds=0.1,
+        )  # fmt: skip
 
     def queued(self) -> list[tuple[str, str]]:
         return [(row.name, row.user) for row in self.store.rows(schema.commands)]
@@ -157,15 +160,29 @@ def test_a_wrong_or_late_code_confirms_nothing(bot: Bot, monkeypatch: pytest.Mon
     assert bot.queued() == []
 
 
-def test_strangers_groups_and_old_messages_get_no_answer(bot: Bot) -> None:
+def test_strangers_and_groups_get_no_answer(bot: Bot) -> None:
     bot.server.say("/halt", user=STRANGER)
     bot.server.say("/halt", chat=-100, kind="supergroup")
-    bot.server.say("/halt", age=3600)
     bot.server.say("/status")
     assert bot.server.sent.get(timeout=20)["chat_id"] == USER
     assert bot.server.sent.empty()
     assert bot.queued() == []
-    assert len(bot.log.lines) == 3
+    assert len(bot.log.lines) == 2
+
+
+@pytest.mark.parametrize("age", [3600, -3600])
+def test_old_command_is_answered_and_not_executed(bot: Bot, age: float) -> None:
+    """Also one that is old only because the clock of the machine is wrong."""
+    bot.server.say("/halt", age=age)
+    assert re.match(r"Not executed: .* -?\d{4} s old", bot.server.answer())
+    assert bot.queued() == []
+
+
+def test_second_program_that_fetches_messages_is_alerted_once(bot: Bot) -> None:
+    bot.server.status = 409
+    while len(bot.server.paths) < 6:
+        time.sleep(0.01)
+    assert [(level, kind) for level, kind, _ in bot.alerts] == [("warning", "telegram")]
 
 
 def test_malformed_answers_do_not_end_the_thread_nor_show_the_token(bot: Bot) -> None:
@@ -184,9 +201,9 @@ def test_malformed_answers_do_not_end_the_thread_nor_show_the_token(bot: Bot) ->
 def test_an_empty_list_and_foreign_addresses_are_refused(tmp_path: Path) -> None:
     store = Store.create_or_open(tmp_path / "journal.sqlite")
     with pytest.raises(ConfigError, match="telegram_users is empty"):
-        TelegramCommands("t", (), store, str, Log(), "http://127.0.0.1:1")
+        TelegramCommands("t", (), store, str, Log(), print, "http://127.0.0.1:1")
     with pytest.raises(ConfigError, match="https"):
-        TelegramCommands("t", (USER,), store, str, Log(), "http://example.org")
+        TelegramCommands("t", (USER,), store, str, Log(), print, "http://example.org")
 
 
 def test_users_are_numbers_and_recorded_with_the_settings() -> None:

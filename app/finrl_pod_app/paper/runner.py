@@ -75,7 +75,9 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
             closing.callback(DeadManPing(os.environ[PING], PING_SECONDS, is_well, log).close)
         if os.environ.get(TOKEN):
             users = config.monitoring.telegram_users
-            commands = TelegramCommands(os.environ[TOKEN], users, store, lambda: status_text(store, config), log)
+            commands = TelegramCommands(
+                os.environ[TOKEN], users, store, lambda: status_text(store, config), log, alerts.send
+            )
             closing.callback(commands.close)
         log.info("started", name=config.name, journal=config.journal, broker=broker.name, feed=feed.name)
         with _handle_signals(daemon) as received_signals, _halt_thread(store, broker, clock, log):

@@ -177,7 +177,8 @@ class OrderUpdate:
 class StreamState:
     """Health of the stream. last_message: time of the last update or reply; pings do not count.
 
-    refusals: consecutive refused connections. offered: False if the broker client has no stream.
+    last_update: time of the last update. refusals: consecutive refused connections. offered: False if the broker has no
+    stream.
     """
 
     connected: bool
@@ -185,6 +186,7 @@ class StreamState:
     refusals: int = 0
     detail: str = ""
     offered: bool = True
+    last_update: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ def record_corporate_actions(
     """Query the actions of `symbols` up to `today` and record new ones. Returns all actions of the query.
 
     start: date of the journal start; earlier actions are ignored. pays_dividends: whether the account is credited
-    with dividends. Alpaca paper accounts are not; a dividend is then recorded with no cash.
+    with dividends. Alpaca paper accounts are not; a dividend is then recorded as unpaid.
     """
     actions = broker.corporate_actions(symbols, today - LOOKBACK, today)
     known_ids = {row.action_id for row in ledger.store.rows(schema.corporate_actions)}
@@ -227,24 +227,30 @@ def record_corporate_actions(
                 message = f"{action.symbol}: {action.detail or 'a corporate action'} is not supported and not recorded"
                 alert("critical", "corporate_action", message)
             continue
-        own_change, cash = book_action(ledger, action, now, pays_dividends=pays_dividends)
+        own_change, cash, unpaid = book_action(ledger, action, now, pays_dividends=pays_dividends)
         if own_shares:
             effect = f"{own_change:+} shares" if own_change else f"{cash} in cash"
+            if unpaid:
+                effect = f"{unpaid} in cash, which the account does not pay"
             alert("info", "corporate_action", f"{action.symbol}: {action.kind.value} of {action.ex_date}, {effect}")
     return actions
 
 
 def book_action(
     ledger: Ledger, action: CorporateAction, now: datetime, *, pays_dividends: bool
-) -> tuple[Decimal, Decimal]:
-    """Record a split or dividend on the shares that are held now. Returns the change of own shares, and own cash."""
+) -> tuple[Decimal, Decimal, Decimal]:
+    """Record a split or dividend on the shares that are held now.
+
+    Returns the change of own shares, the dividend that is paid, and the one that is not.
+    """
     own_shares = ledger.positions.get(action.symbol, ZERO)
     external_shares = ledger.external_positions().get(action.symbol, ZERO)
-    own_change = external_change = cash = ZERO
+    own_change = external_change = cash = unpaid = ZERO
     if action.kind is ActionKind.CASH_DIVIDEND:
-        cash = own_shares * action.cash if pays_dividends else ZERO
+        dividend = own_shares * action.cash
+        cash, unpaid = (dividend, ZERO) if pays_dividends else (ZERO, dividend)
     else:
         own_change = (own_shares * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - own_shares
         external_change = (external_shares * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - external_shares
-    ledger.record_corporate_action(action, own_change, external_change, cash, now)
-    return own_change, cash
+    ledger.record_corporate_action(action, own_change, external_change, cash, now, unpaid)
+    return own_change, cash, unpaid

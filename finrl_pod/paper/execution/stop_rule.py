@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 import numpy as np
@@ -24,13 +24,16 @@ def measure(
 ) -> ActiveReturn | None:
     """Return the active return up to the decision of `base`; None at the first decision.
 
+    Own equity counts as if the dividends that the account does not pay were reinvested, like those of the base.
+
     base: base account after this decision. equity: own equity at the decision bar. marks: table of own equity by
     session, `strategy_equity` for one of several strategies.
     """
-    values = [*_marks(store, run, base.started, marks), (equity, base.growth)]
-    if len(values) < 2 or min(own_equity for own_equity, _ in values) <= 0:
+    values = [*_marks(store, run, base.started, marks), (base.time[:10], equity, base.growth)]
+    if len(values) < 2 or min(own_equity for _, own_equity, _ in values) <= 0:
         return None
-    bars, value = active_growth([float(own_equity) for own_equity, _ in values], [growth for _, growth in values])
+    own_values = _with_dividends(store, run, [(bar, float(own_equity)) for bar, own_equity, _ in values])
+    bars, value = active_growth(own_values, [growth for *_, growth in values])
     if band is None:
         return ActiveReturn(bars, value, None, None, left=False)
     lower = band.edge(bars)
@@ -48,28 +51,51 @@ def warning(current: ActiveReturn | None, previous: ActiveReturn | None) -> str 
     )
 
 
-def _marks(store: Store, run: str, started: str, marks: Table) -> list[tuple[Decimal, float]]:
-    """Own equity and the base growth at the decisions of the last year since the base account started."""
+def _with_dividends(store: Store, run: str, marks: Sequence[tuple[str, float]]) -> list[float]:
+    """Own equity by bar with the unpaid dividends of a run, each reinvested at the first bar from its ex-date on."""
+    query = (
+        select(schema.corporate_actions.c.ex_date, schema.action_parts.c.unpaid)
+        .join_from(schema.action_parts, schema.corporate_actions)
+        .where(schema.action_parts.c.run == run)
+    )
+    dividends = [(row.ex_date, float(row.unpaid)) for row in store.query(query)]
+    factor = 1.0
+    values = []
+    previous_bar = marks[0][0]
+    for bar, own_equity in marks:
+        factor *= 1 + sum(amount for ex_date, amount in dividends if previous_bar < ex_date <= bar) / own_equity
+        values.append(factor * own_equity)
+        previous_bar = bar
+    return values
+
+
+def _marks(store: Store, run: str, started: str, marks: Table) -> list[tuple[str, Decimal, float]]:
+    """Bar, own equity and the base growth at the decisions of the last year since the base account started."""
     decisions = schema.decisions.c
     own_marks = [marks.c.run == run] if "run" in marks.c else []
     query = (
-        select(decisions.state, marks.c.equity)
+        select(decisions.bar, decisions.state, marks.c.equity)
         .join(marks, marks.c.session == decisions.bar)
         .where(decisions.run == run, decisions.state.is_not(None), *own_marks)
         .order_by(decisions.id.desc())
         .limit(HORIZON)
     )
-    accounts = [(Decimal(row.equity), DecisionState.decode(row.state).base) for row in reversed(store.query(query))]
-    return [(own_equity, base.growth) for own_equity, base in accounts if base is not None and base.started == started]
+    rows = [(row, DecisionState.decode(row.state).base) for row in reversed(store.query(query))]
+    return [
+        (row.bar, Decimal(row.equity), base.growth)
+        for row, base in rows
+        if base is not None and base.started == started
+    ]
 
 
 def advance(
-    base: MandatedStrategy, account: BaseAccount | None, panel: Panel, cash_buffer: float, auction: str
-) -> BaseAccount:
+    base: MandatedStrategy, account: BaseAccount | None, panel: Panel, cash_buffer: float, auction: str,
+    cost_rate: float = 0.0,
+) -> BaseAccount:  # fmt: skip
     """Return the base account after its decision on the last bar of the panel.
 
     account: account after the previous decision; None, or one older than the price window of the base, starts a new
-    account in cash. auction: "open" or "close".
+    account in cash. auction: "open" or "close". cost_rate: cost of a trade as a share of its value.
     """
     window = window_at(panel, len(panel.times) - 1, lookback_of(base))
     now = str(window.times[-1])
@@ -81,7 +107,7 @@ def advance(
         base.restore(None, window.symbols)
     else:
         base.restore(account.strategy, window.symbols)
-        weights, growth = _advance_weights(account, window, rows[0], auction)
+        weights, growth = _advance_weights(account, window, rows[0], auction, cost_rate)
         growth *= account.growth
         started = account.started
     target = base.target_weights(window, Positions(weights=weights, cash=1 - float(weights.sum()), equity=1.0))
@@ -95,7 +121,9 @@ def advance(
     )
 
 
-def _advance_weights(account: BaseAccount, window: Window, t: int, auction: str) -> tuple[Floats, float]:
+def _advance_weights(
+    account: BaseAccount, window: Window, t: int, auction: str, cost_rate: float
+) -> tuple[Floats, float]:
     """Weights at the last bar and growth since bar t, with the target bought in the auction of the next bar."""
     close = _forward_filled(window.close)
     fills = close[t + 1]
@@ -103,7 +131,9 @@ def _advance_weights(account: BaseAccount, window: Window, t: int, auction: str)
         fills = np.where(np.isfinite(window.open[t + 1]), window.open[t + 1], fills)
     weights, growth = _drift(_weights(account.held, window), fills / close[t])
     if account.target is not None:
-        weights, _ = _drift(_weights(account.target, window), fills / close[t])
+        target, _ = _drift(_weights(account.target, window), fills / close[t])
+        growth *= 1 - cost_rate * float(np.abs(target - weights).sum())
+        weights = target
     weights, later = _drift(weights, close[-1] / fills)
     return weights, growth * later
 

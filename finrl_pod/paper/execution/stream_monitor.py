@@ -15,7 +15,10 @@ STALE_STREAM_SECONDS = 90.0  # silence of the stream after polling found a chang
 
 
 class StreamMonitor:
-    """Alerts once when the stream becomes stale, and once when it is back. stale_after: seconds of the clock."""
+    """Alerts once when the stream becomes stale, and once when it is back. stale_after: seconds of the clock.
+
+    A silent stream is back with its next update, not with the reply to a reconnect: that may be at night.
+    """
 
     def __init__(self, broker: Broker, clock: Clock, stale_after: float, alert: Alert) -> None:
         self._broker = broker
@@ -24,6 +27,8 @@ class StreamMonitor:
         self._alert = alert
         self._unreported_since: datetime | None = None
         self._disconnected_since: datetime | None = None
+        self._alerted = False  # that it is stale, and not yet that it is back
+        self._silent_since: datetime | None = None  # time of an alert for its silence
         self.stale = False
 
     def report_polled_change(self, stream_read_at: datetime) -> None:
@@ -55,9 +60,14 @@ class StreamMonitor:
             if not self.stale:
                 why = f"is disconnected ({state.detail})" if self._disconnected_since else "is connected but silent"
                 message = f"the stream of order updates {why} since {since:%H:%M:%S} UTC; orders are polled instead"
-                self._alert("warning", "stale_stream", message)
+                if not self._alerted:
+                    self._alert("warning", "stale_stream", message)
+                self._alerted = True
+                self._silent_since = None if self._disconnected_since else now
                 self._broker.reconnect_stream()
             self.stale = True
-        elif since is None and self.stale:
+        elif since is None and self._alerted:
             self.stale = False
-            self._alert("info", "stale_stream", "the stream of order updates is back")
+            if self._silent_since is None or (state.last_update and state.last_update > self._silent_since):
+                self._alerted = False
+                self._alert("info", "stale_stream", "the stream of order updates is back")

@@ -350,8 +350,9 @@ class StrategyTrader:
         try:
             with strategy_failures("the base"):
                 base = advance(
-                    loaded_strategy.base, account, prices.panel, config.orders.cash_buffer, config.schedule.mode
-                )
+                    loaded_strategy.base, account, prices.panel, config.orders.cash_buffer, config.schedule.mode,
+                    float(self._rules.cost_rate),
+                )  # fmt: skip
         except FinrlPodError as error:  # must not stop the trading
             self.alert("warning", stop_rule.ALERT, f"the active return is unknown: {error}")
             return None

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -165,9 +166,13 @@ class Ledger:
             )  # fmt: skip
 
     def record_corporate_action(
-        self, action: CorporateAction, own_change: Decimal, external_change: Decimal, cash: Decimal, now: datetime
-    ) -> None:
-        """Write a corporate action with its effect on own and external shares, own cash and the last close."""
+        self, action: CorporateAction, own_change: Decimal, external_change: Decimal, cash: Decimal, now: datetime,
+        unpaid: Decimal = ZERO,
+    ) -> None:  # fmt: skip
+        """Write a corporate action with its effect on own and external shares, own cash and the last close.
+
+        unpaid: dividend of the own shares that the account is not credited with.
+        """
         closes = self.closes.adjusted_for(action)
         changes = self._split_by_strategy(action.symbol, own_change, cash)
         with self.store.write() as connection:
@@ -176,7 +181,7 @@ class Ledger:
                 symbol=action.symbol, ex_date=action.ex_date.isoformat(), own_change=str(own_change),
                 foreign_change=str(external_change), cash=str(cash), detail=action.detail,
             )  # fmt: skip
-            _add_parts(connection, row, changes, now)
+            _add_parts(connection, row, changes, now, self._split_by_strategy(action.symbol, ZERO, unpaid))
             self.closes.write(connection, closes, now)
         self.closes.apply(closes)
         self._apply_change(action.symbol, own_change, cash, changes)
@@ -369,9 +374,13 @@ def market_value(positions: Mapping[str, Decimal], prices: Mapping[str, Decimal]
     return sum((shares * prices.get(symbol, ZERO) for symbol, shares in positions.items() if shares), ZERO)
 
 
-def _add_parts(connection: Connection, action: int, changes: dict[str, tuple[Decimal, Decimal]], now: datetime) -> None:
+def _add_parts(
+    connection: Connection, action: int, changes: dict[str, tuple[Decimal, Decimal]], now: datetime,
+    unpaid: Mapping[str, tuple[Decimal, Decimal]] = MappingProxyType({}),
+) -> None:  # fmt: skip
     for run, (change, cash) in changes.items():
         values = {"action_id": action, "run": run, "own_change": str(change), "cash": str(cash)}
+        values["unpaid"] = str(unpaid[run][1] if run in unpaid else ZERO)
         add(connection, schema.action_parts, now, **values)
 
 

@@ -25,6 +25,7 @@ _MOMENTS = ("at", "opens", "deadline", "ends", "time")
 _NUMBERS = (
     "quantity", "cumulative_quantity", "price", "reference_price", "limit_price", "fee", "filled", "value", "cash",
     "own_cash", "foreign_cash", "own_change", "foreign_change", "equity", "broker_equity", "distance",
+    "unpaid",
 )  # fmt: skip
 _DATES = ("ex_date", "until")
 _DOCUMENTS = ("arguments", "weights", "state", "positions", "content")  # JSON, where no word is named below

@@ -82,8 +82,10 @@ corporate_actions = _table(
     _unique("action_id"),
     "kind symbol ex_date own_change foreign_change cash detail",
 )
-# share of each strategy in a corporate action
-action_parts = _table("action_parts", "at", _foreign_key("action_id", "corporate_actions"), "run own_change cash")
+# share of each strategy in a corporate action; unpaid: dividends that the account was not credited with
+action_parts = _table(
+    "action_parts", "at", _foreign_key("action_id", "corporate_actions"), "run own_change cash unpaid"
+)
 # positions: JSON {symbol: [shares, weight]}; the newest row of a run is its current target
 targets = _table("targets", "at run bar session until state positions distance")
 cash_marks = _table("cash_marks", "at cash own_cash foreign_cash reason")

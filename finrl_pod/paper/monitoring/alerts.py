@@ -339,14 +339,22 @@ def apprise_name(url: str) -> str:
     return f"{url.partition(':')[0]}-{hashlib.sha256(url.encode()).hexdigest()[:6]}"
 
 
+class RefusedRequest(OSError):
+    """An answer with a status of 300 and more."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the status of the answer is {status}")
+        self.status = status
+
+
 def send_request(
     method: str, url: str, seconds: float, *, body: bytes | None = None, headers: Mapping[str, str] | None = None,
     reads_answer: bool = False,
 ) -> bytes:  # fmt: skip
     """Send one request that ends within `seconds` in total, without redirects, proxies and retries.
 
-    Returns the body of the answer if `reads_answer`. Raises OSError for a status of 300 and more, without an answer,
-    and for one that is too long.
+    Returns the body of the answer if `reads_answer`. Raises RefusedRequest for a status of 300 and more, and OSError
+    without an answer and for one that is too long.
     """
     from requests import RequestException, Session
     from requests.adapters import HTTPAdapter
@@ -370,7 +378,7 @@ def send_request(
     if deadline.expired:
         raise TimeoutError(f"the answer was not complete after {seconds:g} s")
     if answer.status_code >= 300:
-        raise OSError(f"the status of the answer is {answer.status_code}")
+        raise RefusedRequest(answer.status_code)
     if len(content) > MAX_ANSWER:
         raise OSError(f"the answer is longer than {MAX_ANSWER:,} bytes")
     return content

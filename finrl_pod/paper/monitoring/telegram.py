@@ -18,7 +18,7 @@ from typing import Any
 from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.paper.journal.commands import CommandName, read_result, submit_command
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.monitoring.alerts import check_address, send_request
+from finrl_pod.paper.monitoring.alerts import RefusedRequest, check_address, send_request
 
 TOKEN = "FINRL_POD_TELEGRAM_TOKEN"
 API = "https://api.telegram.org"
@@ -26,7 +26,8 @@ POLL_SECONDS = 20  # of one long poll
 REQUEST_SECONDS = 30.0  # of one request in total
 PAUSE = 10.0  # seconds after a request that failed
 CONFIRM_SECONDS = 60.0
-MAX_AGE = 60.0  # seconds; older messages are ignored, since Telegram keeps unfetched ones for a day
+MAX_AGE = 60.0  # seconds; older messages are not executed, since Telegram keeps unfetched ones for a day
+CONFLICT = 409  # status of the Bot API while another program fetches the messages
 RESULT_SECONDS = 30.0  # to wait for a command's result
 COMMANDS = {name.value: name for name in (CommandName.HALT, CommandName.RESUME, CommandName.FLATTEN)}
 HELP = "Commands: /status, and /halt, /resume, /flatten; these need a confirmation."
@@ -54,10 +55,11 @@ class TelegramCommands:
     """Polls for messages and answers them from a background thread; failures are logged and never raised."""
 
     def __init__(
-        self, token: str, users: Sequence[int], store: Store, status: Callable[[], str], log: Any, url: str = API,
-        result_seconds: float = RESULT_SECONDS,
+        self, token: str, users: Sequence[int], store: Store, status: Callable[[], str], log: Any,
+        alert: Callable[[str, str, str], None], url: str = API, result_seconds: float = RESULT_SECONDS,
     ) -> None:  # fmt: skip
-        """users: numeric ids that may send commands. status: text for /status, called from the thread.
+        """users: numeric ids that may send commands. status: text for /status. alert: called once if another program
+        fetches the messages. Both are called from the thread.
 
         Raises ConfigError without users, or for an address that is neither https nor on this machine.
         """
@@ -68,6 +70,8 @@ class TelegramCommands:
         self._store = store
         self._status = status
         self._log = log
+        self._alert = alert
+        self._conflict_alerted = False
         self._result_seconds = result_seconds
         self._pending: dict[int, _Pending] = {}
         self._offset = 0
@@ -88,6 +92,10 @@ class TelegramCommands:
                     self._receive(update)
             except Exception as error:  # noqa: BLE001 - the service may fail in any way; its address has the token
                 self._log.warning("telegram", reason=type(error).__name__)
+                if isinstance(error, RefusedRequest) and error.status == CONFLICT and not self._conflict_alerted:
+                    self._conflict_alerted = True
+                    message = "another program fetches the messages of the Telegram bot, so commands may be lost"
+                    self._alert("warning", "telegram", message)
                 self._stop_event.wait(PAUSE)
 
     def _receive(self, update: Any) -> None:
@@ -108,10 +116,14 @@ class TelegramCommands:
         if user not in self._users or chat.get("type") != "private" or chat.get("id") != user:
             self._log.warning("telegram", reason="ignored a message of a user who is not in monitoring.telegram_users")
             return
-        if not isinstance(sent, int | float) or abs(time.time() - sent) > MAX_AGE:
-            self._log.warning("telegram", reason="ignored a message that is more than a minute old")
-            return
-        self._call("sendMessage", chat_id=user, text=self._answer(user, text))
+        age = time.time() - sent if isinstance(sent, int | float) else float("nan")
+        if abs(age) <= MAX_AGE:
+            answer = self._answer(user, text)
+        else:
+            answer = (
+                f"Not executed: by the clock of the daemon's machine the message is {age:.0f} s old. Send it again."
+            )
+        self._call("sendMessage", chat_id=user, text=answer)
 
     def _answer(self, user: int, text: str) -> str:
         words = text.strip().lower().removeprefix("/").split()

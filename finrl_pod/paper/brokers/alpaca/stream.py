@@ -65,6 +65,7 @@ class UpdateStream:
         self._updates: deque[OrderUpdate] = deque(maxlen=_MAX_UPDATES)
         self._connected = False
         self._last: datetime | None = None
+        self._last_update: datetime | None = None
         self._refusals = 0
         self._detail = "not started"
         self._stop = threading.Event()
@@ -86,7 +87,7 @@ class UpdateStream:
     def state(self) -> StreamState:
         """Health of the connection."""
         with self._lock:
-            return StreamState(self._connected, self._last, self._refusals, self._detail)
+            return StreamState(self._connected, self._last, self._refusals, self._detail, last_update=self._last_update)
 
     def reconnect(self) -> None:
         """Drop the connection and open another one; returns immediately."""
@@ -177,7 +178,7 @@ class UpdateStream:
             self._set_status(f"unreadable message: {error}", connected=True)
             return
         with self._lock:
-            self._last = self._clock.now()
+            self._last = self._last_update = self._clock.now()
             self._updates.append(update)
 
     def _set_status(self, detail: str, *, refused: bool = False, connected: bool = False) -> None:
