@@ -360,6 +360,8 @@ def _randomise(later_columns: dict[str, Floats], rng: np.random.Generator) -> No
             distance = original_columns[name] / extreme.reduce([original_columns[column] for column in inner])
             wider = np.exp(sign * np.abs(rng.normal(0, NOISE, shape)))
             later_columns[name][:] = extreme.reduce([later_columns[column] for column in inner]) * distance * wider
+    if "split_close" in later_columns:
+        later_columns["split_close"] *= later_columns["close"] / original_columns["close"]
     if "volume" in later_columns:
         later_columns["volume"] *= _factors(shape, VOLUME_NOISE, rng)
     if "spread" in later_columns:  # a fraction of the price
