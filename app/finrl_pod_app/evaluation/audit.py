@@ -16,7 +16,7 @@ from finrl_pod_envs.trading_envs import KINDS, make_env
 from finrl_pod_strategies.base_portfolios import with_base
 from finrl_pod_strategies.baselines import index_panel, make_baseline
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.user_strategy import load_strategy
+from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
 from finrl_pod import opened_files
 from finrl_pod.data.splits import make_splits
@@ -50,11 +50,11 @@ from finrl_pod.types import MarketTensor, Normaliser, Panel
 from finrl_pod.user_files import (
     custom_source,
     forget_modules,
-    import_user_file,
     is_custom,
     is_file_reference,
     kept_files,
     kept_neighbours,
+    user_object,
 )
 from finrl_pod_app.evaluation.champions import member_ledgers, reference_strategy
 from finrl_pod_app.prices.market_setup import make_market, training_env
@@ -74,11 +74,12 @@ class AuditScope:
     """How much an audit checks.
 
     probes: random bars after which later prices are changed. warm_up_bars: bars of history that decisions may depend
-    on. Raises InputError for fewer than one probe or bar.
+    on. deployed: these are the bars that the daemon reads. Raises InputError for fewer than one probe or bar.
     """
 
     probes: int = PROBES
     warm_up_bars: int = WARM_UP
+    deployed: bool = False
 
     def __post_init__(self) -> None:
         if self.probes < 1 or self.warm_up_bars < 1:
@@ -167,7 +168,7 @@ def audit_champion(
         out_of_sample=splits.train.last + 1,
         strategies=strategies,
         make_env=audit_env_factory(config.environment, config.mandate),
-        restart=forget_modules if any(map(is_file_reference, champion.feature_names)) else None,
+        restart=forget_modules if kept_files(dataclasses.asdict(config)) else None,
     )
     on_step("leakage")
     market = _market_builder(config, champion.normaliser)(panel)
@@ -255,15 +256,17 @@ def audit_strategy(
     opened_files.watch()
     strategy = load_strategy(target) if isinstance(target, str) else target
     name = target if isinstance(target, str) else strategy.name
+    restart = None
+    if isinstance(target, str) and is_file_reference(target):
+        purpose = f"the strategy {target}"
+        strategy = UserStrategy(lambda: user_object(target, purpose)(), name)  # of the file as imported last
+        restart = partial(_import_again, target, purpose)
     config, panel, bars = _audit_data(config, data)
     if name == "index":
         panel = index_panel(panel)
     features = strategy.feature_names
     fill = config.environment.fill
     normaliser = build_market(panel, features, (0, bars[0] - 1), fill).normaliser if features else None
-    restart = None  # imports the file of a `file.py:Class` again and replaces its features
-    if isinstance(target, str) and is_file_reference(target):
-        restart = partial(import_user_file, Path(target.rpartition(":")[0]), f"the strategy {target}")
     pipeline = Pipeline(
         name=name,
         panel=panel,
@@ -280,6 +283,12 @@ def audit_strategy(
     if sensitivities is not None:
         findings += growth_findings(name, sensitivities, cost)
     return Audit(name, (*findings, *_opened_by_strategy(target, first_record)), sensitivities)
+
+
+def _import_again(target: str, purpose: str) -> None:
+    """Import custom code again; the file of a strategy also registers its features."""
+    forget_modules()
+    user_object(target, purpose)
 
 
 def _opened_by_strategy(target: str | Strategy, first_record: int) -> list[Finding]:
@@ -369,7 +378,10 @@ def run_checks(
         "look-ahead",
         lambda: check_lookahead(deterministic, scope.probes, ignored_names=failed_parts),
     )
-    run("warm-up", lambda: check_warm_up(deterministic, scope.warm_up_bars, ignored_names=failed_parts))
+    run(
+        "warm-up",
+        lambda: check_warm_up(deterministic, scope.warm_up_bars, ignored_names=failed_parts, deployed=scope.deployed),
+    )
     run("fills", lambda: check_fills(pipeline))
     run("data", lambda: check_data(pipeline.panel))
     is_broken = any(finding.part == PREPARATION for finding in findings)

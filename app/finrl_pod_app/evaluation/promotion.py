@@ -22,6 +22,7 @@ from finrl_pod.evaluate.metrics import annual_turnover, bars_per_year, excess_re
 from finrl_pod.evaluate.significance import alpha_series
 from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
 from finrl_pod.market.mandate import active_mandate
+from finrl_pod.paper.settings import DataSettings
 from finrl_pod.promotion.dataset_fingerprint import is_demonstration
 from finrl_pod.promotion.gate import BREAK_EVEN_COST_MULTIPLE, CHAMPION, PromotionEvidence, apply_gate, min_bars
 from finrl_pod.promotion.trial_log import TrialLog, span_dates
@@ -143,8 +144,9 @@ def evaluate_champion(
     verdict = registry.verdict(look)
     audit = None
     if verdict is None:
+        scope = AuditScope(PROBES, DataSettings().window, deployed=True)
         audit = audit_champion(
-            *(run, panel, config, members, context.last_decision, AuditScope(PROBES)),
+            *(run, panel, config, members, context.last_decision, scope),
             costs=False,
             on_step=lambda step: on_stage(f"auditing the champion: {step}"),
         )

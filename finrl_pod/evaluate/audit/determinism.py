@@ -13,6 +13,7 @@ from finrl_pod.evaluate.audit.pipeline import (
     Finding,
     Pipeline,
     RolloutStep,
+    Status,
     cut,
     decision_bars,
     decision_difference,
@@ -123,12 +124,17 @@ WARM_UP_STEPS = 22  # decisions compared, so that monthly strategies act
 
 
 def check_warm_up(
-    pipeline: Pipeline, bars: int = WARM_UP, probes: int = 6, ignored_names: Set[str] = frozenset()
+    pipeline: Pipeline,
+    bars: int = WARM_UP,
+    probes: int = 6,
+    ignored_names: Set[str] = frozenset(),
+    *,
+    deployed: bool = False,
 ) -> list[Finding]:
     """Compare features and decisions computed from the whole history with those from the last `bars` bars.
 
     If fewer than `bars` bars lie before a probed bar, nine tenths of them are used. ignored_names: parts that are not
-    deterministic.
+    deterministic. deployed: the daemon reads `bars` bars, so that what needs more is a failure; a warning otherwise.
     """
     whole_panel = pipeline.prepare_panel(pipeline.panel)
     market = pipeline.build(whole_panel)
@@ -142,7 +148,8 @@ def check_warm_up(
             short = pipeline.build(cut_panel)
         except FeatureError as error:
             message = f"{history} bars of history are too few: {error}."
-            return [Finding(WARM_UP_CHECK, "fail", "features", message, pipeline.bar(t))]
+            status: Status = "fail" if deployed and history == bars else "warn"
+            return [Finding(WARM_UP_CHECK, status, "features", message, pipeline.bar(t))]
         for name, size, row in (
             *_compare_features(market, short, start, history, t),
             *_compare_decisions(pipeline, (whole_panel, market), (cut_panel, short), start, history, t),
@@ -150,14 +157,16 @@ def check_warm_up(
             if name not in ignored_names and (name not in worst or size > worst[name][0]):
                 worst[name] = (size, row)
     findings = []
+    status = "fail" if deployed and history == bars else "warn"
+    reader = " that the daemon reads (data.window)" if deployed else ""
     for name, (size, t) in worst.items():
         if size > TOLERANCE:
             bar = pipeline.bar(t)
             message = (
-                f"{name} depends on more than the stated {history} bars of history: without older bars it changes by "
+                f"{name} depends on more than the {history} bars of history{reader}: without older bars it changes by "
                 f"{size:.3g} at {bar} (tolerance {TOLERANCE:g})."
             )
-            findings.append(Finding(WARM_UP_CHECK, "fail", name, message, bar, size))
+            findings.append(Finding(WARM_UP_CHECK, status, name, message, bar, size))
     if findings:
         return findings
     largest = max((size for size, _ in worst.values()), default=0.0)

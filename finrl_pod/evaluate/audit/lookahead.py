@@ -1,11 +1,14 @@
 """Check look-ahead: change the bars after t; nothing computed or decided up to t may change.
 
 The pipeline is compared stage by stage, from prices to decisions; the first stage that changes is at fault. Later bars
-are replaced by random ones, permuted and dropped. A change that does not repeat is not a look-ahead but chance.
+are replaced by random ones, permuted and dropped, and later prices in the store are replaced where custom code loads
+them. A change that does not repeat is not a look-ahead but chance.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import NamedTuple
@@ -13,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from finrl_pod.data.store import replaced_panels
 from finrl_pod.errors import FeatureError, UndefinedFeatureError
 from finrl_pod.evaluate.audit import determinism
 from finrl_pod.evaluate.audit.pipeline import (
@@ -40,9 +44,11 @@ PROBES = 300  # random bars at which prices and features are probed
 HISTORY, AHEAD = 700, 260  # bars before and after t that a probe computes on
 BLOCK = 128  # probes within so many bars share the computation on unchanged prices
 REPEATS = 3  # computations that must agree before a change is called a look-ahead
+STORE_SEED = 5  # of the prices that custom code loads
 TOLERANCE = 1e-5  # relative to the value, or to the mean of a table if that is larger; a leak changes per cents
 DECISION_TOLERANCE = 1e-4  # sum of absolute differences of weights: policies compute in float32
 RANDOM_FUTURE = "other prices and gaps after it"
+OTHER_STORE = "other prices after it in the store"
 TABLE_STAGES = ("prices", "features", "market")
 
 Changes = Iterator[tuple[str, int]]  # part, row
@@ -58,13 +64,20 @@ class Fault(NamedTuple):
 
 
 class PipelineRun:
-    """One run of the pipeline on a panel: prepared prices, market, and decisions and rollouts, each computed once."""
+    """One run of the pipeline on a panel: prepared prices, market, and decisions and rollouts, each computed once.
 
-    def __init__(self, pipeline: Pipeline, panel: Panel) -> None:
+    known: last time whose prices custom code finds unchanged in the store; None leaves the store as it is.
+    loads_panels: whether custom code has loaded panels.
+    """
+
+    def __init__(self, pipeline: Pipeline, panel: Panel, known: np.datetime64 | None = None) -> None:
         self.pipeline = pipeline
         self.source = panel
-        self.panel = pipeline.prepare_panel(panel)
-        self.market: MarketTensor = pipeline.build(self.panel)
+        self.known = known
+        self.loads_panels = False
+        with self._store():
+            self.panel = pipeline.prepare_panel(panel)
+            self.market: MarketTensor = pipeline.build(self.panel)
         self._decisions: dict[str, list[Floats | None]] = {}
         self._rollouts: dict[tuple[int, int], list[RolloutStep]] = {}
 
@@ -74,20 +87,43 @@ class PipelineRun:
             strategy = self.pipeline.strategies[name]
             last = min(k + 1, len(self.panel.times) - 1)
             period = MarketPeriod(self.market, first, last, self.pipeline.rules, self.pipeline.cash)
-            self._decisions[name] = record_decisions(strategy, self.panel, period)
+            with self._store():
+                self._decisions[name] = record_decisions(strategy, self.panel, period)
         return self._decisions[name]
 
     def rollout(self, first: int, last: int) -> list[RolloutStep]:
         """Rollout of an environment whose decisions lie on bars first to last."""
         if (first, last) not in self._rollouts and self.pipeline.make_env is not None:
-            self._rollouts[first, last] = rollout(self.pipeline.make_env(self.market, first, last), LEAD_IN)
+            with self._store():
+                self._rollouts[first, last] = rollout(self.pipeline.make_env(self.market, first, last), LEAD_IN)
         return self._rollouts[first, last]
 
     def again(self, k: int, stages: Sequence[str]) -> PipelineRun:
         """The same run once more, with the decisions up to k if they are among the stages."""
-        run = PipelineRun(self.pipeline, self.source)
+        run = PipelineRun(self.pipeline, self.source, self.known)
         run.decide(k, stages)
         return run
+
+    @contextlib.contextmanager
+    def _store(self) -> Iterator[None]:
+        """Notice panels that custom code loads, and change their prices after `known`."""
+        restart = self.pipeline.restart if self.known is not None else None
+
+        def replace(panel: Panel) -> Panel:
+            self.loads_panels = True
+            if self.known is None:
+                return panel
+            last = int(np.searchsorted(panel.times, self.known, "right")) - 1
+            return with_random_future(panel, last, STORE_SEED, gaps=False)
+
+        try:
+            with replaced_panels(replace):
+                if restart is not None:
+                    restart()
+                yield
+        finally:
+            if restart is not None:
+                restart()
 
     def decide(self, k: int, stages: Sequence[str]) -> None:
         """Record all decisions up to k, before another market exists that a strategy might get hold of."""
@@ -108,8 +144,13 @@ def check_lookahead(
     that are not deterministic. Parts that turn out not to be are reported as a failed determinism check.
     """
     search = _Search(pipeline, set(ignored_names))
-    prepared_panel = pipeline.prepare_panel(pipeline.panel)
-    tables = table_bars(pipeline.panel, pipeline.build(prepared_panel), probes, seed)
+    if pipeline.restart is not None:
+        with replaced_panels(search.notice):
+            pipeline.restart()  # what its code loads on import is loaded again
+    whole_run = PipelineRun(pipeline, pipeline.panel)
+    search.loads_panels |= whole_run.loads_panels
+    tables = table_bars(pipeline.panel, whole_run.market, probes, seed)
+    del whole_run
     for block in _blocks(tables):
         _probe_tables(search, block, seed)
     _probe_state(search)
@@ -140,6 +181,7 @@ class _Search:
     """Faults found so far: the earliest of each part, and the parts that are not deterministic.
 
     probe_count: bars at which tables were compared. unprobed_errors: errors that prevented it, with their first bars.
+    loads_panels: whether custom code has loaded panels of a store.
     """
 
     def __init__(self, pipeline: Pipeline, ignored_names: set[str]) -> None:
@@ -149,6 +191,12 @@ class _Search:
         self.not_deterministic: list[Finding] = []
         self.probe_count = 0
         self.unprobed_errors: dict[str, int] = {}
+        self.loads_panels = False
+
+    def notice(self, panel: Panel) -> Panel:
+        """The panel that custom code loads."""
+        self.loads_panels = True
+        return panel
 
     def compare(
         self,
@@ -165,6 +213,11 @@ class _Search:
 
         start: bar of the panel at row 0. confirm: repeat a difference before it counts.
         """
+
+        @functools.cache
+        def repetitions() -> list[tuple[PipelineRun, PipelineRun]]:
+            return [(base.again(k, stages), changed_run.again(k, stages)) for _ in range(REPEATS)]
+
         for stage in stages:
             differences = [
                 (name, row) for name, row in _STAGES[stage](base, changed_run, k) if name not in self.ignored_names
@@ -174,7 +227,7 @@ class _Search:
                 earlier_fault = self.faults.get((stage, name))
                 if earlier_fault is not None:
                     self.faults[stage, name] = min(earlier_fault, fault, key=lambda fault_found: fault_found.bar)
-                elif not confirm or self._repeats(base, changed_run, k, fault, stages):
+                elif not confirm or _repeats(base, changed_run, repetitions(), k, fault):
                     self.faults[stage, name] = fault
                 else:
                     self.ignored_names.add(name)
@@ -182,24 +235,22 @@ class _Search:
             if differences:
                 return
 
-    def _repeats(
-        self, base: PipelineRun, changed_run: PipelineRun, k: int, fault: Fault, stages: Sequence[str]
-    ) -> bool:
-        """Whether unchanged runs agree with each other, and the difference to the changed one is there each time."""
 
-        def differs(first_run: PipelineRun, second_run: PipelineRun) -> bool:
-            return fault.part in [name for name, _ in _STAGES[fault.stage](first_run, second_run, k)]
+def _repeats(
+    base: PipelineRun,
+    changed_run: PipelineRun,
+    repetitions: Sequence[tuple[PipelineRun, PipelineRun]],
+    k: int,
+    fault: Fault,
+) -> bool:
+    """Whether unchanged runs agree with each other, and the difference to the changed one is there each time."""
 
-        for _ in range(REPEATS):
-            repeated_base = base.again(k, stages)
-            repeated_change = changed_run.again(k, stages)
-            if (
-                differs(base, repeated_base)
-                or differs(changed_run, repeated_change)
-                or not differs(repeated_base, repeated_change)
-            ):
-                return False
-        return True
+    def differs(first_run: PipelineRun, second_run: PipelineRun) -> bool:
+        return fault.part in [name for name, _ in _STAGES[fault.stage](first_run, second_run, k)]
+
+    return all(
+        differs(*pair) and not differs(base, pair[0]) and not differs(changed_run, pair[1]) for pair in repetitions
+    )
 
 
 def _blocks(bars: Sequence[int]) -> Iterator[list[int]]:
@@ -222,20 +273,26 @@ def _probe_tables(search: _Search, block: Sequence[int], seed: int) -> None:
     base = _run_on_part(search, part(block[-1]), block[0])
     if base is None:
         return
+    search.loads_panels |= base.loads_panels
     for t in block:
         changed_run = _run_with_random_future(search, part(t), t - start, t, seed + t)
         if changed_run is not None:
             search.compare(base, changed_run, t - start, start, RANDOM_FUTURE, TABLE_STAGES)
             search.probe_count += 1
+        if search.loads_panels:
+            store_run = _run_on_part(search, part(t), t, known=panel.times[t])
+            if store_run is not None:
+                search.compare(base, store_run, t - start, start, OTHER_STORE, TABLE_STAGES)
 
 
-def _run_on_part(search: _Search, panel: Panel, t: int) -> PipelineRun | None:
+def _run_on_part(search: _Search, panel: Panel, t: int, known: np.datetime64 | None = None) -> PipelineRun | None:
     """Run the pipeline on a part of the panel, or return None if its features cannot be computed there.
 
-    Features that are defined on none of the bars are normal. An error of their code is recorded with bar t.
+    known: as in `PipelineRun`. Features that are defined on none of the bars are normal. An error of their code is
+    recorded with bar t.
     """
     try:
-        return PipelineRun(search.pipeline, panel)
+        return PipelineRun(search.pipeline, panel, known)
     except UndefinedFeatureError:
         return None
     except FeatureError as error:
@@ -286,7 +343,7 @@ def _probe_state(search: _Search) -> None:
 
 
 def _probe_decisions(search: _Search, t: int, seed: int) -> None:
-    """Probe all stages at one bar, with other bars after it, in another order, and without any."""
+    """Probe all stages at one bar, with other bars after it, in another order, without any, and with another store."""
     pipeline = search.pipeline
     start = max(0, t - HISTORY)
     panel = cut(pipeline.panel, start, min(len(pipeline.panel.times), t + 1 + AHEAD))
@@ -301,6 +358,9 @@ def _probe_decisions(search: _Search, t: int, seed: int) -> None:
     if base is None:
         return
     base.decide(k, stages)
+    search.loads_panels |= base.loads_panels
+    if search.loads_panels:
+        changes[OTHER_STORE] = lambda: _run_on_part(search, panel, t, known=pipeline.panel.times[t])
     for change_name, change in changes.items():
         changed_run = change()
         if changed_run is not None:
@@ -399,6 +459,8 @@ def _compare_rows(name: str, a: ArrayLike, b: ArrayLike) -> Changes:
     y = np.asarray(b, dtype=np.float64)
     if x.shape != y.shape:
         yield name, 0
+        return
+    if np.array_equal(x, y, equal_nan=True):
         return
     is_known = np.isfinite(x)
     mean = np.where(is_known, np.abs(x), 0.0).sum(0) / np.maximum(is_known.sum(0), 1)

@@ -130,6 +130,8 @@ def sensitivity_findings(
             f"The CAGR of {name} is {added_growth:.2%} above the CAGR of {reference}, {period}; it breaks even at "
             f"{even} basis points."
         )
+    if pipeline.rules.frictions is not None and (models := pipeline.rules.frictions.costs):
+        message += f" Fills also pay the costs of {', '.join(type(model).__name__ for model in models)}."
     loss = result.delayed[0] - result.delayed[1]
     undelayed_growth, delayed_growth = (math.expm1(growth) for growth in result.delayed[:2])
     delay_message = (

@@ -321,8 +321,11 @@ def test_champion_selected_on_test_is_found() -> None:
 
 
 def test_strategy_that_needs_more_history_is_found() -> None:
-    finding = only(check_warm_up(sound_pipeline(strategies={"whole_history": WholeHistory()}), 200, PROBES))
+    subject = sound_pipeline(strategies={"whole_history": WholeHistory()})
+    finding = only(check_warm_up(subject, 200, PROBES, deployed=True))
     assert (finding.check, finding.part) == ("warm-up", "strategy whole_history")
+    (warning,) = check_warm_up(subject, 200, PROBES)  # a backtest reads the whole history
+    assert (warning.status, warning.part) == ("warn", finding.part)
 
 
 def test_feature_with_infinite_memory_is_found() -> None:
@@ -330,15 +333,21 @@ def test_feature_with_infinite_memory_is_found() -> None:
         return np.log(prices.close / prices.close[0])
 
     with registered_feature("since", since_first_bar) as name:
-        finding = only(check_warm_up(sound_pipeline(names=(*FEATURES, name), strategies={}), 400, PROBES))
+        finding = only(
+            check_warm_up(sound_pipeline(names=(*FEATURES, name), strategies={}), 400, PROBES, deployed=True)
+        )
     assert finding.part == "feature since"
     assert clean(check_warm_up(sound_pipeline(names=("macd",), strategies={}), 400, PROBES))
     # Its averages over 12 and 26 bars have not converged after thirty.
-    assert only(check_warm_up(sound_pipeline(names=("macd",), strategies={}), 30, PROBES)).part == "feature macd"
+    assert (
+        only(check_warm_up(sound_pipeline(names=("macd",), strategies={}), 30, PROBES, deployed=True)).part
+        == "feature macd"
+    )
 
 
 def test_warm_up_too_short_for_any_feature_is_found() -> None:
-    finding = only(check_warm_up(sound_pipeline(names=("momentum_252_21",), strategies={}, make_env=None), 100, PROBES))
+    subject = sound_pipeline(names=("momentum_252_21",), strategies={}, make_env=None)
+    finding = only(check_warm_up(subject, 100, PROBES, deployed=True))
     assert (finding.check, finding.part) == ("warm-up", "features")
     assert "are too few" in finding.message
 

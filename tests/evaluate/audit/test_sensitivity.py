@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -17,6 +18,7 @@ from finrl_pod.evaluate.audit.sensitivity import (
 )
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.variations import backtest_recorded
+from finrl_pod.market.costs import Frictions, PerShare
 from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.types import Floats, Positions, Window
 from tests.evaluate.conftest import build
@@ -115,6 +117,9 @@ def test_findings() -> None:
     thin = sensitivity_findings(subject("mine"), sensitivity_with(-0.1, -0.05), "equal_weight", 10.0, (1, 4))
     assert [f.status for f in thin] == ["warn", "warn"]
     assert "does not grow faster" in thin[0].message
+    rules = ExecutionRules(frictions=Frictions((PerShare(0.01, 1.0),)))
+    paying = dataclasses.replace(subject("mine"), rules=rules)
+    assert "PerShare" in sensitivity_findings(paying, sensitivity_with(0.1), "equal_weight", 0.0, (1, 4))[0].message
     itself = sensitivity_findings(subject("equal_weight"), sensitivity_with(0.1), "equal_weight", 10.0, (1, 4))
     assert "the reference" in itself[0].message
     assert all(f.message.endswith(f", {first} to {last}.") for f in (delay, thin[0], *itself))

@@ -9,6 +9,7 @@ from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.types import Floats, Positions, Window
 
 EXPECTED = ("warm-up", "strategy planted")
+STATUS = "warn"
 
 
 class Planted:
