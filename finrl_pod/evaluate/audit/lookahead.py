@@ -8,7 +8,6 @@ them. A change that does not repeat is not a look-ahead but chance.
 from __future__ import annotations
 
 import contextlib
-import functools
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import NamedTuple
@@ -213,21 +212,18 @@ class _Search:
 
         start: bar of the panel at row 0. confirm: repeat a difference before it counts.
         """
-
-        @functools.cache
-        def repetitions() -> list[tuple[PipelineRun, PipelineRun]]:
-            return [(base.again(k, stages), changed_run.again(k, stages)) for _ in range(REPEATS)]
-
         for stage in stages:
             differences = [
                 (name, row) for name, row in _STAGES[stage](base, changed_run, k) if name not in self.ignored_names
             ]
+            is_new = any((stage, name) not in self.faults for name, _ in differences)
+            repeated = _repeated_parts(base, changed_run, k, stage, stages) if confirm and is_new else set()
             for name, row in differences:
                 fault = Fault(stage, name, start + row, change_name)
                 earlier_fault = self.faults.get((stage, name))
                 if earlier_fault is not None:
                     self.faults[stage, name] = min(earlier_fault, fault, key=lambda fault_found: fault_found.bar)
-                elif not confirm or _repeats(base, changed_run, repetitions(), k, fault):
+                elif not confirm or name in repeated:
                     self.faults[stage, name] = fault
                 else:
                     self.ignored_names.add(name)
@@ -236,21 +232,21 @@ class _Search:
                 return
 
 
-def _repeats(
-    base: PipelineRun,
-    changed_run: PipelineRun,
-    repetitions: Sequence[tuple[PipelineRun, PipelineRun]],
-    k: int,
-    fault: Fault,
-) -> bool:
-    """Whether unchanged runs agree with each other, and the difference to the changed one is there each time."""
+def _repeated_parts(base: PipelineRun, changed_run: PipelineRun, k: int, stage: str, stages: Sequence[str]) -> set[str]:
+    """Parts that differ each time that both runs are repeated, while unchanged runs agree with each other."""
 
-    def differs(first_run: PipelineRun, second_run: PipelineRun) -> bool:
-        return fault.part in [name for name, _ in _STAGES[fault.stage](first_run, second_run, k)]
+    def parts(first_run: PipelineRun, second_run: PipelineRun) -> set[str]:
+        return {name for name, _ in _STAGES[stage](first_run, second_run, k)}
 
-    return all(
-        differs(*pair) and not differs(base, pair[0]) and not differs(changed_run, pair[1]) for pair in repetitions
-    )
+    repeated = parts(base, changed_run)
+    for _ in range(REPEATS):
+        repeated_base = base.again(k, stages)
+        repeated_change = changed_run.again(k, stages)
+        repeated &= parts(repeated_base, repeated_change)
+        repeated -= parts(base, repeated_base) | parts(changed_run, repeated_change)
+        if not repeated:
+            break
+    return repeated
 
 
 def _blocks(bars: Sequence[int]) -> Iterator[list[int]]:
