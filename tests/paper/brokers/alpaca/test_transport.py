@@ -153,7 +153,7 @@ def test_fast_clock_leaves_two_real_seconds_to_answer(httpserver: HTTPServer) ->
             return seconds / 600.0
 
     def answer(_: Request) -> Response:
-        time.sleep(1.2)
+        time.sleep(0.6)
         return Response('{"timestamp": "2024-03-01T13:00:00Z"}', content_type="application/json")
 
     httpserver.expect_request("/v2/clock").respond_with_handler(answer)
