@@ -85,6 +85,7 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
 
     return [
         ("GET", "/v2/account", lambda r: (OK, trading.account(exchange, r.moment))),
+        ("GET", "/v2/account/configurations", lambda _: (OK, trading.configurations(exchange))),
         ("GET", "/v2/account/activities", activities),
         ("GET", "/v2/account/activities/{kind}", activities),
         ("GET", "/v2/account/portfolio/history", lambda r: (OK, trading.portfolio_history(exchange, r.query))),

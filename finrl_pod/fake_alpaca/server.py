@@ -291,6 +291,10 @@ def _control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
             }
         )
 
+    async def log(request: web.Request) -> web.Response:
+        first = int(request.query.get("after", "-1")) + 1
+        return web.json_response(server.log.records[first:])
+
     async def add_faults(request: web.Request) -> web.Response:
         rules = await request.json()
         server.faults.add([Fault.from_json(rule) for rule in (rules if isinstance(rules, list) else [rules])])
@@ -329,6 +333,7 @@ def _control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
 
     handlers = {
         ("GET", "state"): state,
+        ("GET", "log"): log,
         ("POST", "faults"): add_faults,
         ("DELETE", "faults"): clear_faults,
         ("POST", "clock"): clock,

@@ -83,6 +83,21 @@ def account(exchange: Exchange, moment: float) -> dict[str, Any]:
     return fields
 
 
+def configurations(exchange: Exchange) -> dict[str, Any]:
+    """GET account/configurations."""
+    return {
+        "dtbp_check": "entry",
+        "fractional_trading": True,
+        "max_margin_multiplier": str(exchange.settings.multiplier),
+        "max_options_trading_level": 0,
+        "no_shorting": not exchange.settings.shorting,
+        "pdt_check": "entry",
+        "ptp_no_exception_entry": False,
+        "suspend_trade": exchange.conditions.is_suspended,
+        "trade_confirm_email": "all",
+    }
+
+
 def positions(exchange: Exchange, moment: float) -> list[dict[str, Any]]:
     """GET positions."""
     return [position(exchange, symbol, moment) for symbol in sorted(exchange.ledger.holdings)]

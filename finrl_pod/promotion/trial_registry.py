@@ -101,12 +101,12 @@ class LookEntry:
 class DataSet:
     """Trials and looks of a data set. last: time of the latest one.
 
-    label: names of these prices in the store, else the start of their hash. clustered: number of distinct trials.
+    name: names of these prices in the store, else the start of their hash. clustered: number of distinct trials.
     same_market: labels of the data sets that show the same market.
     """
 
     data_sha256: str
-    label: str
+    name: str
     trials: int
     clustered: int
     runs: int

@@ -357,12 +357,10 @@ def test_interrupted_sweep_keeps_its_rows(tmp_path: Path) -> None:
             sweep(out)
 
 
-def test_every_seed_has_its_own_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_seed_has_its_own_row() -> None:
     rows = run_sweep(["random_weights"], seeds=[1, 2, 3], data="main").to_dict()["rows"]
     assert [row["seed"] for row in rows] == [1, 2, 3]
     assert len({row["sharpe"] for row in rows}) == 3
-    assert run(["sweep", "--strategy", "random_weights", "--seeds", "0-1,5", "--data", "main"]) == 0
-    assert "3 backtests" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -495,16 +493,3 @@ def test_references_are_those_of_the_report_without_the_tested_strategy(
     for name, result in found.items():
         assert result.metrics["sharpe"] == document["test"]["strategies"][name]["sharpe"]
         assert (result.times[0], len(result.times)) == (prepared.panel.times[prepared.first], len(result.equity))
-
-
-@pytest.mark.parametrize("command", ["backtest", "audit", "sweep"])
-def test_strategy_without_data_says_that_it_gets_the_sample(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    note = "note: on the built-in sample; stored panels:"
-    dates = {"backtest": ["--start", "2015-01-01", "--end", "2015-12-31"], "audit": ["--probes", "1"]}
-    period = dates.get(command, ["--period", "2015-01-01:2015-12-31"])
-    run([command, "--strategy", "equal_weight", *period])
-    assert note in capsys.readouterr().err
-    run([command, "--strategy", "equal_weight", *period, "--json"])
-    assert note not in capsys.readouterr().err
-    run([command, "--strategy", "equal_weight", "--data", "main"])
-    assert note not in capsys.readouterr().err

@@ -296,7 +296,7 @@ def test_a_run_finds_its_prices_under_another_name(out: Path, store: Path) -> No
         ({"cash": 0.0}, "cash must be above zero, got 0"),
         ({"cash": float("inf")}, "cash is out of its range, got inf: it must be above 0"),
         ({"data": "nothing"}, "there is no panel 'nothing'"),
-        ({"start": "2030-01-01"}, "start 2030-01-01 of a backtest exceeds the data, 20"),
+        ({"start": "2030-01-01"}, "2030-01-01 of a backtest exceeds the data, 20"),
     ],
 )
 def test_overrides_out_of_range_are_refused(terms: dict[str, Any], message: str) -> None:

@@ -56,6 +56,7 @@ def trade(client: Client) -> Client:
     [
         ("/v2/account", ""),
         ("/v2/account/activities", ""),
+        ("/v2/account/configurations", ""),
         ("/v2/account/portfolio/history", ""),
         ("/v2/orders", "status=all"),
         ("/v2/positions", ""),

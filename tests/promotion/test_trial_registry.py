@@ -191,10 +191,10 @@ def test_data_sets_are_labelled_by_their_names_in_the_store(tmp_path: Path, monk
     panel = dataclasses.replace(random_panel(0, bars=60), name="first")
     digest = panel.sha256
     registry.look(look("a", data=digest), panel)
-    assert [entry.label for entry in registry.data_sets()] == [digest[:12]]
+    assert [entry.name for entry in registry.data_sets()] == [digest[:12]]
     store.save(dataclasses.replace(panel, name="again"))
     store.save(panel)
-    assert [entry.label for entry in registry.data_sets()] == ["again, first"]
+    assert [entry.name for entry in registry.data_sets()] == ["again, first"]
 
 
 def test_listed_looks_have_the_numbers_that_were_returned(registry: TrialRegistry) -> None:

@@ -66,7 +66,7 @@ def show_trials(path: str, data_sets: Sequence[DataSet], last: int | None = None
     table = plain_table(f"Trials in {path}", columns, right=columns[1:-1])
     for entry in data_sets:
         numbers = (entry.trials, entry.clustered, entry.runs, len(entry.looks))
-        table.add_row(entry.label, *(f"{n:,}" for n in numbers), entry.last[:10])
+        table.add_row(entry.name, *(f"{n:,}" for n in numbers), entry.last[:10])
     console.print(table)
     console.print(
         "trials: agents and champions that were scored; distinct: clusters of trials that behave alike. look N of M: "
@@ -76,13 +76,13 @@ def show_trials(path: str, data_sets: Sequence[DataSet], last: int | None = None
     for entry in data_sets:
         listed_looks = entry.looks if last is None else entry.looks[-last:]
         if (count := len(entry.looks) - len(listed_looks)) > 0:
-            console.print(f"{entry.label}: {count} earlier look{'s' * (count > 1)}, see --all", markup=False)
+            console.print(f"{entry.name}: {count} earlier look{'s' * (count > 1)}, see --all", markup=False)
         for look in listed_looks:
             bars = f"bars that overlap {look.first[:10]} to {look.last[:10]}"
-            line = f"{entry.label}: look {look.number} of {look.so_far} at {bars}, on {look.made[:10]} ({look.what})"
+            line = f"{entry.name}: look {look.number} of {look.so_far} at {bars}, on {look.made[:10]} ({look.what})"
             console.print(line, markup=False, soft_wrap=True)
         if entry.same_market:
-            line = f"{entry.label} is the same market as {', '.join(entry.same_market)}: looks count for all of them."
+            line = f"{entry.name} is the same market as {', '.join(entry.same_market)}: looks count for all of them."
             console.print(line, markup=False, soft_wrap=True)
 
 
