@@ -179,12 +179,11 @@ def test_rollback_of_the_first_champion_changes_nothing(
 
 
 def test_champion_is_kept_while_the_files_of_the_newer_one_are_malformed(
-    champions: tuple[Champion, Champion], registry: AgentRegistry, trained: Path, tmp_path: Path
+    champions: tuple[Champion, Champion], registry: AgentRegistry, tmp_path: Path
 ) -> None:
     source = RegistryChampion("main", registry.store.address, SYMBOLS)
     loaded = source.current()
-    run = tmp_path / "malformed"
-    shutil.copytree(trained, run)
+    run = tmp_path / "two"  # of the second champion, whose agents differ
     update_report(run, verdict={"promoted": True, "reasons": ["third"]}, champion=["a list"])
     hand_over(registry, "main", registry.push(run))
     kept = source.current()
