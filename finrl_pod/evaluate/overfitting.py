@@ -11,14 +11,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.metrics import RISK_EPSILON
-from finrl_pod.types import Floats
+
+if TYPE_CHECKING:
+    from finrl_pod.types import Floats
 
 CHUNK = 1024  # splits computed at a time, to bound memory: arrays are [CHUNK, N]
 MAX_PBO_BLOCKS = 20  # 184,756 splits

@@ -220,6 +220,14 @@ class Late(Walk):
         if self.steps > 40:
             raise KeyError("late")
         return super().transition(state, action)
+
+class Source:
+    def fetch(self, symbols, start, end, bar):
+        return None
+
+class Narrow:
+    def fetch(self, symbols):
+        return None
 """
 
 
@@ -264,6 +272,8 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("Late", "error", "faulty.py:Late failed: KeyError: 'late' (faulty.py, line "),
         ("NoSize", "error", "`finrl-pod new environment NAME`"),
         ("Choices", "error", 'set action_kind = "discrete" for choices 0 to 3'),
+        ("Source", "fetch", "must return a Panel or a DataFrame, got NoneType"),
+        ("Narrow", "fetch", "must have fetch(symbols, start, end, bar)"),
     ],
 )
 def test_faults_are_told_by_their_cause(faulty: Path, name: str, rule: str, message: str) -> None:

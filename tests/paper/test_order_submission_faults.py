@@ -209,7 +209,7 @@ def test_wash_trade_against_an_external_order_is_abandoned(tmp_path: Path) -> No
     sim.account._shares["AA"] = Decimal(50)
     sim.run_to(datetime(2024, 1, 9, 13, tzinfo=UTC))
     sim.account.submit(OrderRequest("external", "AA", Side.SELL, Decimal(5), TimeInForce.CLS))
-    sim.day(DAY, hour=15)
+    sim.day(DAY)
     own = [i for i in sim.intents() if i.symbol == "AA"]
     assert [sim.intent_state(i) for i in own] == ["rejected"]
     assert sim.account.order_by_client_id("external").status is OrderStatus.FILLED  # type: ignore[union-attr]

@@ -129,7 +129,7 @@ def test_killed_at_every_write_of_a_flatten_completes_it(
         folder = tmp_path / f"{at}"
         folder.mkdir()
         sim = SimulatedDaemon(folder, max_sleep=7200.0)
-        sim.day(date(2024, 1, 9), hour=15)
+        sim.day(date(2024, 1, 9))
         number = enqueue(sim.store, CommandName.FLATTEN, sim.clock.now())
         with monkeypatch.context() as patch:
             killer = WriteKiller(patch)

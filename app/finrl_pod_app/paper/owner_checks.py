@@ -97,7 +97,7 @@ def check_start(config: PaperConfig, *, allow_unpromoted: bool) -> StartChecks:
         check("calendar", lambda: _check_calendar(opened[0][0], clock), "keys")
         check("clock", lambda: _check_clock(opened[0][0], clock), "keys")
         check("receivers", lambda: _check_receivers(config))
-        check("data", lambda: _check_data(config, *opened[0], clock), "keys")
+        check("data", lambda: _check_data(config, *opened[0], clock), "keys", "calendar")
         check("champion", champion)
         check("limits", limits, "champion")
     return StartChecks(tuple(results.values()))

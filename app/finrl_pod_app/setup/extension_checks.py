@@ -13,8 +13,10 @@ from finrl_pod_envs.custom.loader import load_env
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 
+from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.features import BUILT_IN_FEATURES, Feature, compute_one, lookup, own_feature
 from finrl_pod.data.panel import make_panel
+from finrl_pod.data.sources.factory import open_source
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import FeatureError, FinrlPodError, InputError
 from finrl_pod.evaluate.audit.lookahead import check_lookahead
@@ -24,6 +26,8 @@ from finrl_pod.market.costs import BarLiquidity
 from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.market.rewards import Interval, StepReward
 from finrl_pod.market.rules import custom_cost
+from finrl_pod.paper.brokers.factory import missing_members
+from finrl_pod.paper.domain.port import Broker
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, policy_maker
 from finrl_pod.rl.training.learner import Learner
@@ -53,6 +57,7 @@ ROWS = (
     ("bars", "a bar", "bars", "K"),
     ("accounts", "an account", "accounts", "A"),
 )
+ASKED = ("AAPL", "MSFT")  # of sources
 
 
 def random_panel(bars: int = BARS, assets: int = ASSETS) -> Panel:
@@ -161,6 +166,8 @@ def check_extension(
         "policy": _check_policy,
         "algorithm": _check_algorithm,
         "environment": lambda name, _: _check_environment(name, steps, members or len(MEMBERS)),
+        "source": _check_source,
+        "broker": _check_broker,
     }
     return _faults(lambda: checks[kind](reference if kind != "environment" else target, extension))
 
@@ -404,3 +411,18 @@ def _check_environment(reference: str, steps: int | None, members: int) -> list[
         members=[5 * i for i in range(members)],
         max_steps=steps or MAX_STEPS,
     )
+
+
+def _check_source(reference: str, _: object) -> list[Fault]:
+    source = open_source(reference)
+    try:
+        source.fetch(ASKED, first_moment("2024-01-01"), last_moment("2024-12-31"), "1d")
+    except FinrlPodError as error:
+        return [Fault("fetch", f"asked for daily bars of {' and '.join(ASKED)} in 2024: {error}")]
+    return []
+
+
+def _check_broker(_: str, broker: object) -> list[Fault]:
+    if not isinstance(broker, type):
+        return []  # a function that returns broker and data feed: what it returns is checked when it is opened
+    return [Fault("methods", f"it has no {name}") for name in missing_members(broker, Broker)]

@@ -17,7 +17,7 @@ from finrl_pod.user_files import is_custom, user_object
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 FUNCTIONS = ("feature", "reward")
 NEW_KINDS = ("feature", "reward", "strategy", "policy", "algorithm", "environment")
-KINDS = (*NEW_KINDS, "cost")
+KINDS = (*NEW_KINDS, "cost", "source", "broker")
 # Methods by which a class is recognised, the more special kinds first.
 METHODS: Mapping[str, tuple[str, ...]] = {
     "strategy": ("target_weights",),
@@ -25,6 +25,8 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "environment": ("reset", "step"),
     "policy": ("init", "forward", "value"),
     "cost": ("cost", "slope"),
+    "source": ("fetch",),
+    "broker": ("submit", "cancel"),
 }
 TEST = '''"""TARGET keeps its contract."""
 
