@@ -35,7 +35,7 @@ class Feature:
 
 
 _FEATURES: dict[str, Feature] = {}
-BUILT_IN_FEATURES: tuple[str, ...] = ()  # set at the end of this module
+BUILT_IN_FEATURES: list[str] = []  # filled at the end of this module
 
 
 def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureFunction], FeatureFunction]:
@@ -212,4 +212,4 @@ register("dx_30", _BAR)(lambda panel: price_features.indicator(panel, "DX", 30, 
 register("close_30_sma")(lambda panel: price_features.indicator(panel, "SMA", 30))
 register("close_60_sma")(lambda panel: price_features.indicator(panel, "SMA", 60))
 
-BUILT_IN_FEATURES = tuple(_FEATURES)
+BUILT_IN_FEATURES.extend(_FEATURES)

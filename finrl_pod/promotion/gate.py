@@ -35,6 +35,7 @@ from finrl_pod.promotion.verdict import (
     Statistics,
     TrialCounts,
     Verdict,
+    significance_per_look,
 )
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult, Floats
@@ -173,11 +174,6 @@ def independent_selections(trials: Floats, counts: TrialCounts) -> float:
     trials: [T, N] active returns of the trials of this run.
     """
     return min(max(counts.runs, 1.0), max(counts.clustered / effective_trial_count(trials), 1.0))
-
-
-def significance_per_look(significance: float, looks: int) -> float:
-    """Significance level of look n at the test period: 2 significance / (n (n + 1)), in all below 2 significance."""
-    return 2 * significance / (max(looks, 1) * (max(looks, 1) + 1))
 
 
 def _name(evidence: PromotionEvidence) -> str:

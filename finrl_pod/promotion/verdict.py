@@ -248,3 +248,8 @@ def read_verdict(folder: Path) -> Verdict:
         )
         raise RunError(other_folder(folder) or hint)
     return Verdict.from_dict(read_json(folder / VERDICT_FILE))
+
+
+def significance_per_look(significance: float, looks: int) -> float:
+    """Significance level of look n at the test period: 2 significance / (n (n + 1)), in all below 2 significance."""
+    return 2 * significance / (max(looks, 1) * (max(looks, 1) + 1))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from finrl_pod_app.report import contribution
-from finrl_pod_app.report.charts import line_styles
+from finrl_pod_app.report.palette import line_styles
 from finrl_pod_app.report.records import Attribution, make_report
 
 from tests.app.report_data import page_of, synthetic_document, synthetic_results

@@ -19,9 +19,9 @@ from finrl_pod_app.api.results import (
     WalkforwardResult,
 )
 from finrl_pod_app.report.builder import CURVES_FILE as CURVES
-from finrl_pod_app.report.charts import line_styles
 from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.report.html import write_report
+from finrl_pod_app.report.palette import line_styles
 from finrl_pod_app.report.records import make_report
 
 from finrl_pod.errors import InputError, RunError

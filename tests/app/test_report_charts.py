@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finrl_pod_app.report import charts, contribution
+from finrl_pod_app.report import charts, contribution, palette
 from finrl_pod_app.report.builder import bootstrap_band
-from finrl_pod_app.report.charts import line_styles
+from finrl_pod_app.report.palette import line_styles
 from finrl_pod_app.report.records import Band, Capacity, CostPoint
 
 from finrl_pod.display import MAX_POINTS
@@ -66,7 +66,7 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_strategies_can_be_told_apart(sight: str) -> None:
-    names = ("champion", *charts.BASELINE_STYLES)
+    names = ("champion", *palette.BASELINE_STYLES)
     colours = {name: style.colour for name, style in line_styles(names).items()}
     assert len(set(colours.values())) == len(names)
     for one, other in itertools.combinations(names, 2):
@@ -77,11 +77,11 @@ def test_strategies_can_be_told_apart(sight: str) -> None:
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_neighbours_in_a_stack_can_be_told_apart(sight: str) -> None:
-    colours = charts.area_colours(charts.NAMED_ASSETS)
+    colours = palette.area_colours(charts.NAMED_ASSETS)
     assert len(set(colours)) == charts.NAMED_ASSETS
     for one, other in itertools.pairwise(colours):
         assert difference(one, other, sight) >= 48
-    assert charts.area_colours(charts.NAMED_ASSETS + 1)[-1] == colours[0]
+    assert palette.area_colours(charts.NAMED_ASSETS + 1)[-1] == colours[0]
 
 
 def label(value: float, distance: float) -> str:
@@ -155,8 +155,8 @@ def test_the_subject_of_a_backtest_has_a_wide_solid_line_in_its_colour() -> None
     names = ("momentum_12_1", "equal_weight", "index")
     lines = charts.costs_figure(synthetic_results(bars=60, names=names)).data
     assert [line.meta for line in lines] == [*reversed(names)]
-    assert (lines[-1].line.dash, lines[-1].line.width) == ("solid", charts.SUBJECT_WIDTH)
-    assert all(line.line.width < charts.SUBJECT_WIDTH for line in lines[:-1])
+    assert (lines[-1].line.dash, lines[-1].line.width) == ("solid", palette.SUBJECT_WIDTH)
+    assert all(line.line.width < palette.SUBJECT_WIDTH for line in lines[:-1])
     assert lines[-1].line.color == line_styles(names)["momentum_12_1"].colour
 
 

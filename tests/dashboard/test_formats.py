@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages.columns import DEFINITIONS, definition
-from finrl_pod_app.report import charts
+from finrl_pod_app.report import palette
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
 
 from finrl_pod.evaluate.metrics import METRIC_NAMES
@@ -47,7 +47,7 @@ def test_exchange_time() -> None:
 
 def test_styles_are_distinct_and_stable() -> None:
     names = [*BASELINES, *SEEDED_BASELINES]
-    assert set(names) < set(charts.BASELINE_STYLES)
+    assert set(names) < set(palette.BASELINE_STYLES)
     styles = {theme.style_of(name) for name in names}
     assert len({(style.colour, style.dash) for style in styles}) == len(names)
     runs = [f"run {i}" for i in range(28)]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from finrl_pod.display import decimated, set_layout
 from finrl_pod.types import BacktestResult
-from finrl_pod_app.report import charts
+from finrl_pod_app.report import charts, palette
 from finrl_pod_app.report.columns import CHAMPION
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def walkforward_figure(runs: pd.DataFrame, folds: Sequence[Mapping[str, Any]]) -
     )
     mean = runs.groupby("fold")["sharpe"].mean()
     equal_weight = pd.Series([fold["equal_weight_sharpe"] for fold in folds], [fold["fold"] for fold in folds])
-    style = charts.line_styles(["equal_weight"])["equal_weight"]
+    style = palette.line_styles(["equal_weight"])["equal_weight"]
     for name, values, line in (
         ("mean of the seeds", mean, {"color": _BEST, "width": 2.4}),
         ("equal weight", equal_weight, {"color": style.colour, "dash": style.dash, "width": style.width}),

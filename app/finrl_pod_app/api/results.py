@@ -19,8 +19,7 @@ from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.attribution import COLUMNS as TRADE_COLUMNS
 from finrl_pod.evaluate.metrics import METRIC_NAMES, METRICS
 from finrl_pod.files import read_json, read_regular, to_plain, write_json
-from finrl_pod.promotion.gate import significance_per_look
-from finrl_pod.promotion.verdict import Verdict
+from finrl_pod.promotion.verdict import Verdict, significance_per_look
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.api import figures

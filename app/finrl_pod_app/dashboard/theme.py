@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from finrl_pod.display import COLOURS as COLOURS
 from finrl_pod.display import DASHES as DASHES
-from finrl_pod_app.report.charts import BASELINE_STYLES, Style
+from finrl_pod_app.report.palette import BASELINE_STYLES, Style
 
 ThemeOption = str | int | bool | list[str] | list[int]
 EXCHANGE_ZONE = ZoneInfo("America/New_York")

@@ -8,8 +8,8 @@ from typing import Any
 
 from finrl_pod.evaluate.active_management import BENCHMARK_METRICS, COMPARISON_METRICS, HOLDINGS_BETA
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.charts import Style
 from finrl_pod_app.report.columns import display_name, in_sentence, number, percent
+from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import Attribution, Capacity, RunReport
 from finrl_pod_app.report.sections import chart, definitions, note, section
 from finrl_pod_app.report.tables import column_heads, metrics_table, table, table_row

@@ -15,9 +15,9 @@ from finrl_pod.prices import taken_as
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, contribution, sections
 from finrl_pod_app.report.builder import subject_of, write_curves
-from finrl_pod_app.report.charts import Style, report_styles
 from finrl_pod_app.report.columns import diversity_of, in_sentence, number
 from finrl_pod_app.report.mandate_text import return_sentence
+from finrl_pod_app.report.palette import Style, report_styles
 from finrl_pod_app.report.records import REPORT_FILE, RunReport
 from finrl_pod_app.report.sections import bullet_list, chart, definitions, fact_list, note, section
 from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly_table

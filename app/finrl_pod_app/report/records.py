@@ -15,8 +15,7 @@ from pydantic import Field, ValidationError
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, to_plain
-from finrl_pod.promotion.gate import significance_per_look
-from finrl_pod.promotion.verdict import Estimate, Metrics, Number, Part, PartialEstimate, Verdict
+from finrl_pod.promotion.verdict import Estimate, Metrics, Number, Part, PartialEstimate, Verdict, significance_per_look
 from finrl_pod.settings.run import GateConfig
 from finrl_pod_app.report.columns import CHAMPION
 

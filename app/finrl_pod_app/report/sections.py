@@ -9,9 +9,9 @@ from typing import Any
 
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, mandate_text, tables
-from finrl_pod_app.report.charts import Style
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, in_sentence
 from finrl_pod_app.report.headline import key_figures
+from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.report.verdict_text import edge_sentence, looks_sentence, overfitting_sentence, trials_text
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from finrl_pod.evaluate.metrics import METRICS, Metric
 from finrl_pod.evaluate.tearsheet import compound_return
 from finrl_pod.promotion.verdict import Metrics, Rule
-from finrl_pod_app.report.charts import Style
 from finrl_pod_app.report.columns import (
     CHAMPION,
     MISSING,
@@ -19,6 +18,7 @@ from finrl_pod_app.report.columns import (
     percent,
 )
 from finrl_pod_app.report.mandate_text import added_rows, usage_periods, usage_rows
+from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import Added, Champion, CostPoint, Costs, Drawdown, LeaderboardRow, MandateUsage
 from finrl_pod_app.report.verdict_text import RULE_LABELS, rule_cells
 

@@ -20,9 +20,9 @@ from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import release_freed_memory
 from finrl_pod.native.device import restored_threads
-from finrl_pod.promotion.gate import significance_per_look
 from finrl_pod.promotion.trial_log import TrialLog, looks_so_far
 from finrl_pod.promotion.trial_registry import TrialRegistry
+from finrl_pod.promotion.verdict import significance_per_look
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.assignment import groups_of_slots
 from finrl_pod.tournament.leaderboard import ancestry

@@ -16,8 +16,8 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures.prices import heat_map
 from finrl_pod_app.dashboard.queries.comparison import Curve, active_growth, comparable, rolling_alpha_beta
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.charts import Style
 from finrl_pod_app.report.columns import display_name, percent
+from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.tables import MONTHS
 
 MAX_YEARS_ACROSS = 7  # as columns; more do not fit on a phone

@@ -10,7 +10,7 @@ import pandas as pd
 
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.charts import Style
+from finrl_pod_app.report.palette import Style
 
 FEW_POINTS = 30  # of a line; fewer points are marked
 _MAIN = theme.COLOURS[1]

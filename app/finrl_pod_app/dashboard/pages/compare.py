@@ -32,9 +32,9 @@ from finrl_pod_app.dashboard.queries.comparison import SLOW_STRATEGIES, STRATEGI
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.evaluation.sweeps import DecisionTable
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.charts import Style
 from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.report.contribution import profit_figure
+from finrl_pod_app.report.palette import Style
 
 DEFAULT_STRATEGIES = ("equal_weight", "index")  # drawn alone where no run has a verdict
 MIN_DATE = date(1900, 1, 1)
