@@ -6,7 +6,8 @@ ratio whose risk is zero is 0.0 if the gain is zero too (an account that stayed 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -168,12 +169,49 @@ def annual_turnover(traded_fractions: ArrayLike, periods_per_year: float = BARS_
     return float(0.5 * fractions.sum() / max(len(fractions) - 1, 1) * periods_per_year)
 
 
+@dataclass(frozen=True)
+class AccountHistory:
+    """What metrics of one account are computed from.
+
+    equity: [T] currency. turnover: [T], value traded (buys and sells) over equity of each bar. costs: [T] currency.
+    risk_free: [T-1], simple return of cash.
+    """
+
+    equity: ArrayLike
+    turnover: ArrayLike
+    costs: ArrayLike
+    periods_per_year: float = BARS_PER_YEAR
+    risk_free: ArrayLike | None = None
+
+
+@dataclass(frozen=True)
+class AccountMetric(Metric):
+    """A metric of one account alone; `function` computes it."""
+
+    function: Callable[[AccountHistory], float] = field(kw_only=True)
+
+
 METRICS = (
-    Metric(
-        "cumulative_return", "return", "Total return", PERCENT, "growth over the whole period, after costs", "higher"
+    AccountMetric(
+        "cumulative_return",
+        "return",
+        "Total return",
+        PERCENT,
+        "growth over the whole period, after costs",
+        "higher",
+        function=lambda account: cumulative_return(account.equity),
     ),
-    Metric("annual_return", "CAGR", "Annual return (CAGR)", PERCENT, "compound annual growth rate", "higher", level=1),
-    Metric(
+    AccountMetric(
+        "annual_return",
+        "CAGR",
+        "Annual return (CAGR)",
+        PERCENT,
+        "compound annual growth rate",
+        "higher",
+        level=1,
+        function=lambda account: annual_return(account.equity, account.periods_per_year),
+    ),
+    AccountMetric(
         "annual_volatility",
         "volatility",
         "Volatility",
@@ -181,15 +219,37 @@ METRICS = (
         "annualised standard deviation of returns",
         "lower",
         level=2,
+        function=lambda account: annual_volatility(account.equity, account.periods_per_year),
     ),
-    Metric(
-        "sharpe", "Sharpe", "Sharpe ratio", RATIO, "annualised mean excess return over volatility", "higher", level=1
+    AccountMetric(
+        "sharpe",
+        "Sharpe",
+        "Sharpe ratio",
+        RATIO,
+        "annualised mean excess return over volatility",
+        "higher",
+        level=1,
+        function=lambda account: sharpe(account.equity, account.periods_per_year, account.risk_free),
     ),
-    Metric(
-        "sortino", "Sortino", "Sortino ratio", RATIO, "annualised mean excess return over downside deviation", "higher"
+    AccountMetric(
+        "sortino",
+        "Sortino",
+        "Sortino ratio",
+        RATIO,
+        "annualised mean excess return over downside deviation",
+        "higher",
+        function=lambda account: sortino(account.equity, account.periods_per_year, account.risk_free),
     ),
-    Metric("calmar", "Calmar", "Calmar ratio", RATIO, "annual return over maximum drawdown", "higher"),
-    Metric(
+    AccountMetric(
+        "calmar",
+        "Calmar",
+        "Calmar ratio",
+        RATIO,
+        "annual return over maximum drawdown",
+        "higher",
+        function=lambda account: calmar(account.equity, account.periods_per_year),
+    ),
+    AccountMetric(
         "max_drawdown",
         "drawdown",
         "Max drawdown",
@@ -197,16 +257,18 @@ METRICS = (
         "largest decline from a peak, 0 or negative",
         "higher",
         level=1,
+        function=lambda account: max_drawdown(account.equity),
     ),
-    Metric(
+    AccountMetric(
         "turnover",
         "turnover",
         "Turnover",
         TIMES,
         "half of the value traded per year, the first purchase included, as a multiple of equity",
         level=2,
+        function=lambda account: annual_turnover(account.turnover, account.periods_per_year),
     ),
-    Metric(
+    AccountMetric(
         "costs_paid",
         "costs",
         "Costs paid",
@@ -214,6 +276,7 @@ METRICS = (
         "total over the period, in the currency of the prices",
         "lower",
         level=2,
+        function=lambda account: float(np.sum(np.asarray(account.costs, dtype=np.float64))),
     ),
 )
 METRIC_NAMES = tuple(metric.name for metric in METRICS)
@@ -227,22 +290,15 @@ def summary(
     periods_per_year: float = BARS_PER_YEAR,
     risk_free: ArrayLike | None = None,
 ) -> dict[str, float]:
-    """Values of `METRICS` by name for one account.
+    """Values of `METRICS` by name for one account. The parameters are the fields of `AccountHistory`.
 
-    equity: [T] currency. turnover: [T], value traded (buys and sells) over equity of each bar. costs: [T] currency.
-    risk_free: [T-1], simple return of cash. Without turnover or costs their metrics are 0.0.
+    Without turnover or costs their metrics are 0.0.
     """
-    return {
-        "cumulative_return": cumulative_return(equity),
-        "annual_return": annual_return(equity, periods_per_year),
-        "annual_volatility": annual_volatility(equity, periods_per_year),
-        "sharpe": sharpe(equity, periods_per_year, risk_free),
-        "sortino": sortino(equity, periods_per_year, risk_free),
-        "calmar": calmar(equity, periods_per_year),
-        "max_drawdown": max_drawdown(equity),
-        "turnover": annual_turnover(np.zeros(1) if turnover is None else turnover, periods_per_year),
-        "costs_paid": 0.0 if costs is None else float(np.sum(np.asarray(costs, dtype=np.float64))),
-    }
+    zeros = np.zeros(1)
+    account = AccountHistory(
+        equity, zeros if turnover is None else turnover, zeros if costs is None else costs, periods_per_year, risk_free
+    )
+    return {metric.name: metric.function(account) for metric in METRICS}
 
 
 def is_constant(returns: Floats) -> bool:
