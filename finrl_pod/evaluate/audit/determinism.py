@@ -140,15 +140,17 @@ def check_warm_up(
     market = pipeline.build(whole_panel)
     worst: dict[str, tuple[float, int]] = {}
     history = bars
+    status: Status = "fail" if deployed else "warn"
     for t in decision_bars(pipeline, probes):
         history = min(history, int(0.9 * (t - WARM_UP_STEPS)))
+        if history < bars:
+            status = "warn"
         start = t - WARM_UP_STEPS - history
         cut_panel = pipeline.prepare_panel(cut(pipeline.panel, start, min(t + 2, len(pipeline.panel.times))))
         try:
             short = pipeline.build(cut_panel)
         except FeatureError as error:
             message = f"{history} bars of history are too few: {error}."
-            status: Status = "fail" if deployed and history == bars else "warn"
             return [Finding(WARM_UP_CHECK, status, "features", message, pipeline.bar(t))]
         for name, size, row in (
             *_compare_features(market, short, start, history, t),
@@ -157,7 +159,6 @@ def check_warm_up(
             if name not in ignored_names and (name not in worst or size > worst[name][0]):
                 worst[name] = (size, row)
     findings = []
-    status = "fail" if deployed and history == bars else "warn"
     reader = " that the daemon reads (data.window)" if deployed else ""
     for name, (size, t) in worst.items():
         if size > TOLERANCE:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -197,7 +196,8 @@ class Ledger:
             own_change=str(-missing.quantity), foreign_change=str(missing.quantity), cash=str(missing.cash),
             detail="acknowledged",
         )  # fmt: skip
-        _add_parts(connection, row, self._split_by_strategy(missing.symbol, -missing.quantity, missing.cash), now)
+        changes = self._split_by_strategy(missing.symbol, -missing.quantity, missing.cash)
+        _add_parts(connection, row, changes, now, unpaid={})
 
     def apply_missing_shares(self, missing: MissingShares) -> None:
         """Update positions and cash in memory, after the transaction committed."""
@@ -376,7 +376,7 @@ def market_value(positions: Mapping[str, Decimal], prices: Mapping[str, Decimal]
 
 def _add_parts(
     connection: Connection, action: int, changes: dict[str, tuple[Decimal, Decimal]], now: datetime,
-    unpaid: Mapping[str, tuple[Decimal, Decimal]] = MappingProxyType({}),
+    unpaid: Mapping[str, tuple[Decimal, Decimal]],
 ) -> None:  # fmt: skip
     for run, (change, cash) in changes.items():
         values = {"action_id": action, "run": run, "own_change": str(change), "cash": str(cash)}
