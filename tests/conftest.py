@@ -6,6 +6,7 @@ import ipaddress
 import os
 import random
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,9 +25,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files with slow tests first: the files at the end are short, so all workers finish at about the same time."""
-    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow_files)
+    """Put files with many slow tests first: with short files at the end, all workers finish at about the same time."""
+    slow_tests = Counter(
+        item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("browser")
+    )
+    items.sort(key=lambda item: -slow_tests[item.path])
 
 
 class NetworkForbidden(RuntimeError):

@@ -141,6 +141,7 @@ def finrl_pod_arguments(entrypoint: list[str], command: list[str]) -> Iterator[l
         yield command
 
 
+@pytest.mark.slow
 def test_commands_of_containers_are_valid() -> None:
     found = list(container_commands())
     assert len(found) == 9
@@ -198,6 +199,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_health_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     healthcheck = load_module(DEPLOY / "docker" / "healthcheck.py")
     monkeypatch.delenv("FINRL_POD_HEALTH_URL", raising=False)

@@ -35,6 +35,7 @@ def test_lines_grow_from_their_first_known_value_and_stand_in_the_order_of_their
     assert figure.layout.yaxis.ticktext[-1] == "4×"
 
 
+@pytest.mark.slow
 def test_lines_of_many_symbols_are_thinned_together_and_differ_in_colour_or_dash() -> None:
     bars, times = 2 * MAX_POINTS, np.datetime64("2020-01-01T09:30", "ns") + np.arange(8_000) * np.timedelta64(1, "m")
     alone = growth_figure(times, {"A": np.linspace(1, 2, bars)}, "")

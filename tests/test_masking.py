@@ -76,6 +76,7 @@ def test_text_without_a_secret_is_unchanged() -> None:
     assert SecretMask([]).text(SECRET) == SECRET
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40), st.sampled_from(list(FORMS))

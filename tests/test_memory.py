@@ -34,6 +34,7 @@ print(used - kept, used - released, resident() - released)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators keep what they keep")
 def test_freed_memory_is_kept_until_it_is_released() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)

@@ -23,6 +23,7 @@ SCHEMAS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_github_files_follow_their_schema(schema: str) -> None:
     files = sorted(ROOT.glob(SCHEMAS[schema]))
@@ -94,6 +95,7 @@ def test_index_commands_are_recognised() -> None:
         assert not FROM_INDEX.search(text)
 
 
+@pytest.mark.slow
 def test_module_names_are_assigned_once() -> None:
     """A second constant of the same name silently changes what the functions above it use."""
     tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout

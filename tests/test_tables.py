@@ -105,6 +105,7 @@ def test_a_folder_that_cannot_be_written_is_named(mapped: Path) -> None:
         new_table((10, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", ["equal_weight", "random"])
 def test_environments_on_mapped_tables_equal_those_in_memory(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     market = random_market(3, bars=90, assets=5, spreads=True, dividends=True, ends={1: 40, 2: 70})

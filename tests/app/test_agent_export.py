@@ -26,6 +26,8 @@ from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, PPOConf
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import AgentSnapshot
 
+pytestmark = pytest.mark.slow
+
 LOAD_TORCH = """
 import sys
 sys.modules.update({name: None for name in ("finrl_pod", "finrl_pod_envs", "finrl_pod_strategies", "finrl_pod_app")})

@@ -31,6 +31,7 @@ def setup() -> api.Setup:
     return api.prepare(CONFIG, device="cpu")
 
 
+@pytest.mark.slow
 def test_agent_is_trained_saved_loaded_and_backtested(setup: api.Setup, tmp_path: Path) -> None:
     calls: list[int] = []
     agent = train(setup, 1024, seed=3, callback=lambda a, _: calls.append(a.samples[0]), progress=False).learner
@@ -61,6 +62,7 @@ def test_warm_start_continues_from_the_saved_weights(setup: api.Setup, tmp_path:
     assert not torch.equal(more.algorithm.parameters.flat, fresh.algorithm.parameters.flat)
 
 
+@pytest.mark.slow
 def test_several_agents_are_averaged(setup: api.Setup, tmp_path: Path) -> None:
     for seed in (1, 2):
         api.save(train(setup, 256, seed=seed, progress=False).learner, tmp_path / f"a{seed}", setup)
@@ -74,6 +76,7 @@ def test_baselines_run_by_name_and_splits_are_checked(setup: api.Setup) -> None:
         backtest("equal_weight", setup, split="tomorrow")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_strategy_is_any_object_with_target_weights(setup: api.Setup) -> None:
     class Half:
         def target_weights(self, window: Any, positions: Any) -> Any:
@@ -105,6 +108,7 @@ def test_what_is_no_algorithm_or_policy_is_not_registered() -> None:
             register(dict)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_agent_with_a_turbulence_limit_is_backtested(tmp_path: Path) -> None:
     environment = dataclasses.replace(CONFIG.environment, turbulence_limit=300.0)
     calm = api.prepare(dataclasses.replace(CONFIG, environment=environment), device="cpu")

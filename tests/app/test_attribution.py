@@ -24,6 +24,8 @@ from finrl_pod.paper.settings import BrokerSettings, OrderSettings, PaperConfig,
 from finrl_pod.types import Panel
 from tests.paper.factories import FixedSource, RotatingStrategy, SimulatedDaemon, config, prices
 
+pytestmark = pytest.mark.slow
+
 EX_DATE, SPLIT_DATE, END = date(2024, 1, 18), date(2024, 1, 25), date(2024, 2, 9)
 DIVIDEND = CorporateAction("d", ActionKind.CASH_DIVIDEND, "AA", EX_DATE, cash=Decimal("1.50"))
 SPLIT = CorporateAction("s", ActionKind.SPLIT, "BB", SPLIT_DATE, new=Decimal(2))

@@ -77,6 +77,7 @@ def bars_of(document: dict[str, Any]) -> tuple[str, str]:
     return first, last
 
 
+@pytest.mark.slow
 def test_strategies_of_ones_own_are_tested_on_validation_unless_asked_otherwise(
     strategy_target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,6 +98,7 @@ def test_strategies_of_ones_own_are_tested_on_validation_unless_asked_otherwise(
     assert "Period: validation split, " in shown
 
 
+@pytest.mark.slow
 def test_dates_override_the_split_and_count_as_a_look_only_on_test(strategy_target: str) -> None:
     test_begins = bars_of(run_backtest(strategy_target, data="main", split="test"))[0]
     chosen = run_backtest(strategy_target, data="main", split="train", start="2020-06-01", end="2020-07-01")
@@ -133,6 +135,7 @@ def test_hourly_and_daily_bars_of_the_same_closes_have_equal_annual_metrics(tmp_
         assert hourly == pytest.approx(daily, rel=0.1)
 
 
+@pytest.mark.slow
 def test_look_backs_on_intraday_bars_are_explained(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     days = np.arange("2020-01-01", "2020-03-01", dtype="datetime64[D]")
     times = (days[:, None] + np.arange(14, 21).astype("timedelta64[h]")).ravel().astype("datetime64[ns]")
@@ -146,6 +149,7 @@ def test_look_backs_on_intraday_bars_are_explained(store: Path, capsys: pytest.C
     assert "bars" not in run_backtest("equal_weight", data="main", **SPAN)
 
 
+@pytest.mark.slow
 def test_backtest_of_a_user_strategy_writes_a_complete_report(strategy_target: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     document = run_backtest(
@@ -201,6 +205,7 @@ def test_error_in_a_user_strategy_is_one_line_with_the_bar(
     assert "there is no file nowhere.py" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_baseline_needs_no_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -263,6 +268,7 @@ def test_costs_per_share_on_adjusted_prices_need_confirmation_and_warn() -> None
     assert "per share" not in document["test"]["tearsheet"]["costs"]["index"]["parts"]
 
 
+@pytest.mark.slow
 def test_sweep_row_of_every_combination_equals_its_backtest(strategy_target: str, tmp_path: Path) -> None:
     periods = [("2021-01-01", "2021-06-30"), ("2021-03-01", None)]
     out = tmp_path / "sweep"
@@ -289,6 +295,7 @@ def test_sweep_row_of_every_combination_equals_its_backtest(strategy_target: str
     assert len(pd.read_parquet(out / "sweep.parquet")) == len(rows) == len((out / "sweep.csv").read_text().split()) - 1
 
 
+@pytest.mark.slow
 def test_sweep_does_not_depend_on_the_size_of_its_batches(
     strategy_target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +310,7 @@ def test_sweep_does_not_depend_on_the_size_of_its_batches(
     assert sweep_rows() == whole
 
 
+@pytest.mark.slow
 def test_prices_are_loaded_once_for_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
     load = Store.load
@@ -333,6 +341,7 @@ def test_features_of_a_strategy_may_depend_on_the_seed(tmp_path: Path) -> None:
     assert rows[0]["sharpe"] != rows[1]["sharpe"]
 
 
+@pytest.mark.slow
 def test_interrupted_sweep_keeps_its_rows(tmp_path: Path) -> None:
     reports: list[Progress] = []
 
@@ -363,6 +372,7 @@ def test_every_seed_has_its_own_row() -> None:
     assert len({row["sharpe"] for row in rows}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -382,6 +392,7 @@ def test_invalid_sweep_arguments_are_refused(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_capacity_stands_in_the_document(strategy_target: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--data", "main", "--start", SPAN["start"], "--end", SPAN["end"]]
     assert run(["backtest", "--strategy", strategy_target, *options, "--capacity", "--adv", "1e7", "--json"]) == 0
@@ -392,6 +403,7 @@ def test_capacity_stands_in_the_document(strategy_target: str, capsys: pytest.Ca
     assert all(row["low"] <= row["active_growth"] <= row["high"] for row in found["curve"])
 
 
+@pytest.mark.slow
 def test_metrics_are_against_the_chosen_benchmark(
     strategy_target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -430,6 +442,7 @@ def test_an_unknown_benchmark_is_refused(
     assert "is the tested strategy" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -446,6 +459,7 @@ def test_senseless_capacities_are_refused(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_stops_are_given_on_the_command_line(
     strategy_target: str, tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -474,6 +488,7 @@ def test_stops_are_given_on_the_command_line(
         assert message in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tested", "data", "names"),
     [

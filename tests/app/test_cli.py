@@ -110,6 +110,7 @@ def test_top_level_commands() -> None:
     assert top == training | environments | evaluation | operation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_every_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words, "--help"]) == 0
@@ -121,6 +122,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"finrl-pod {__version__}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -154,6 +156,7 @@ def test_errors_print_one_line_on_standard_error(
     assert output.err.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("failure", "code", "sentence"),
     [
@@ -251,6 +254,7 @@ def test_train_takes_the_overrides_of_a_tournament(services: FakeServices, capsy
     assert "repeat the command with --resume --out runs/config-" in shown.out
 
 
+@pytest.mark.slow
 def test_train_estimates_a_dry_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,6 +269,7 @@ def test_train_estimates_a_dry_run(
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [("--dry-run",), ("--no-test",), ("--data", "sample"), ("--cost-bps", "3")])
 def test_options_of_markets_are_refused_with_environments(
     option: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -361,6 +366,7 @@ MISSPELT = {
 }
 
 
+@pytest.mark.slow
 def test_misspelt_names_are_refused_before_torch_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     for name, text in (("config.toml", "seed = 1"), ("own.py", "class Name:\n    pass"), ("prices.csv", "date,A")):
@@ -380,6 +386,7 @@ def test_misspelt_names_are_refused_before_torch_is_loaded(tmp_path: Path) -> No
         assert sentence in line
 
 
+@pytest.mark.slow
 def test_installed_script_returns_the_exit_code(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("finrl-pod")
     environment = {**os.environ, "FINRL_POD_DATA": str(tmp_path)}
@@ -390,6 +397,7 @@ def test_installed_script_returns_the_exit_code(tmp_path: Path) -> None:
     assert done.stderr == "finrl-pod: there is no config absent.toml\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("redirection", "code", "message"),
     [

@@ -44,6 +44,7 @@ def test_profit_bars_add_up_to_the_profit(assets: int) -> None:
     assert (f"{assets - contribution.NAMED_ASSETS} others" in bars.y) == (assets > contribution.NAMED_ASSETS)
 
 
+@pytest.mark.slow
 def test_the_page_has_the_sections_with_their_figures() -> None:
     document = document_with(5)
     page = page_of(document, synthetic_results())

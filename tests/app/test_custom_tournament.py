@@ -58,6 +58,7 @@ def result(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     return document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -83,6 +84,7 @@ def test_an_environment_that_cannot_be_trained_on_is_refused_in_one_sentence(
     assert not (home / "run").exists()
 
 
+@pytest.mark.slow
 def test_result_is_printed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config_file(home, "ppo", source=SOURCE)
     assert run(["tournament", str(path), "--out", str(home / "run")]) == 0
@@ -100,6 +102,7 @@ def choices(folder: Path) -> str:
     return f"{path}:Choices"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [name for name, info in ALGORITHMS.items() if not info.needs_market])
 def test_every_algorithm_competes(home: Path, capsys: pytest.CaptureFixture[str], algorithm: str) -> None:
     source = choices(home) if ALGORITHMS[algorithm].actions == "discrete" else SOURCE
@@ -119,6 +122,7 @@ def test_result_is_shown_as_text(home: Path, capsys: pytest.CaptureFixture[str])
     assert f"Champion: {champion} (ppo)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_cohorts_share_a_leaderboard_and_a_resumed_run_equals_a_whole_one(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +155,7 @@ def test_progress_tells_the_mean_return_not_a_sharpe_ratio(home: Path, capsys: p
     assert seen[-1].detail.startswith("best mean return -")
 
 
+@pytest.mark.slow
 def test_score_is_the_mean_return_of_the_same_episodes_for_all(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A saved champion, played again on the scorer's seed, has its score."""
     file = config_file(home, "ppo")
@@ -167,6 +172,7 @@ def test_score_is_the_mean_return_of_the_same_episodes_for_all(home: Path, capsy
     assert torch.equal(first[0], first[1])
 
 
+@pytest.mark.slow
 def test_run_is_bound_to_the_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = home / "own.py"
     own.write_text(Path(template.__file__).read_text())

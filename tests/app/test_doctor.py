@@ -25,6 +25,7 @@ def finding_of(name: str) -> Finding:
     return next(finding for finding in check_installation() if finding.name == name)
 
 
+@pytest.mark.slow
 def test_installation_works_and_every_fault_has_a_fix() -> None:
     findings = check_installation()
     assert {finding.group for finding in findings} == {"versions", "devices", "data", "optional"}
@@ -33,6 +34,7 @@ def test_installation_works_and_every_fault_has_a_fix() -> None:
     assert "sample" in finding_of("data sets").value
 
 
+@pytest.mark.slow
 def test_missing_optional_package_is_not_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.util, "find_spec", lambda name: None)
     for name in ("yfinance", "alpaca-py", "ray"):
@@ -61,6 +63,7 @@ def test_the_list_tells_required_from_optional_and_unavailable(
     assert capsys.readouterr().out.endswith("1 required part is broken: fix what is marked so.\n")
 
 
+@pytest.mark.slow
 def test_core_that_cannot_be_imported_is_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +73,7 @@ def test_core_that_cannot_be_imported_is_broken(
     assert json.loads(capsys.readouterr().out)["works"] is False
 
 
+@pytest.mark.slow
 def test_unreadable_store_is_reported_as_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: object) -> None:
         raise DataError("the folder is missing")
@@ -117,6 +121,7 @@ def load_unless(path: str, unreadable: str) -> object:
     return object()
 
 
+@pytest.mark.slow
 def test_disabled_kernels_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prebuild, "find_compiler", lambda: "/usr/bin/g++")
     monkeypatch.setenv(library.SWITCH, "1")

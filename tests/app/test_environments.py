@@ -111,6 +111,7 @@ def test_bad_input_is_reported_in_one_line(
     assert output.err.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", WITHOUT_MARKET)
 def test_every_algorithm_trains(folder: Path, capsys: pytest.CaptureFixture[str], algorithm: str) -> None:
     environment = "slow_walk.py:SlowWalk"
@@ -127,6 +128,7 @@ def test_every_algorithm_trains(folder: Path, capsys: pytest.CaptureFixture[str]
     assert document["evaluation"]["episodes"] == 2
 
 
+@pytest.mark.slow
 def test_resumed_run_equals_an_uninterrupted_one(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

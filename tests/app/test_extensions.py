@@ -282,6 +282,7 @@ def test_faults_are_told_by_their_cause(faulty: Path, name: str, rule: str, mess
     assert message in fault.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -308,6 +309,7 @@ def test_an_environment_may_print(faulty: Path, capsys: pytest.CaptureFixture[st
     assert "START" in captured.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -380,6 +382,7 @@ def test_kinds_without_a_template_are_refused_in_one_sentence(capsys: pytest.Cap
     assert "costs, sources and brokers" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NEW_KINDS)
 def test_new_files_keep_their_contract(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -405,6 +408,7 @@ def test_invalid_names_are_refused(name: str, capsys: pytest.CaptureFixture[str]
     assert "NAME must" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
@@ -463,6 +467,7 @@ def test_targets_that_cannot_be_checked_are_bad_input(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_runs_work_without_their_own_files_and_with_their_own_version(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -507,6 +512,7 @@ def test_pinned_references_name_the_text(own: Path) -> None:
     assert config.features.names == (second,)
 
 
+@pytest.mark.slow
 def test_cost_of_ones_own_is_charged_in_environments_and_backtests(own: Path) -> None:
     from finrl_pod_app.setup.extension_checks import random_market, random_panel
     from finrl_pod_envs.trading_envs import make_env
@@ -562,6 +568,7 @@ def test_policies_of_ones_own_are_for_algorithms_that_use_them(tmp_path: Path) -
         make_algorithm(SACConfig(policy=f"{file}:MyPolicy"), env)
 
 
+@pytest.mark.slow
 def test_runs_of_registered_parts_say_what_another_process_needs(
     faulty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

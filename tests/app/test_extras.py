@@ -40,6 +40,7 @@ def imported() -> set[str]:
     return found - set(sys.stdlib_module_names) - OWN
 
 
+@pytest.mark.slow
 def test_every_imported_package_is_declared() -> None:
     core = {normal(requirement) for requirement in PROJECT["dependencies"]}
     optional = {package.module for package in OPTIONAL_PACKAGES}
@@ -52,6 +53,7 @@ def test_every_imported_package_is_declared() -> None:
     assert not missing
 
 
+@pytest.mark.slow
 def test_every_core_dependency_is_imported() -> None:
     modules = imported()
     distributions = packages_distributions()
@@ -65,6 +67,7 @@ def test_extras_contain_their_packages() -> None:
         assert normal(package.name) in requirements, package.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "extra", "command"),
     [

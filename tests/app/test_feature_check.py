@@ -75,16 +75,19 @@ HONEST: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PEEKS)
 def test_features_of_later_bars_are_found(name: str) -> None:
     assert [fault.rule for fault in feature_faults(lambda: own_feature("peek", PEEKS[name]))] == ["look-ahead"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_features_pass(name: str) -> None:
     assert feature_faults(lambda: own_feature("honest", HONEST[name])) == []
 
 
+@pytest.mark.slow
 def test_features_that_need_a_price_on_every_bar_are_checked_with_other_prices() -> None:
     def complete(panel: Panel, values: Floats) -> Floats:
         if np.isnan(panel.close[50:300, 0]).any():
@@ -107,6 +110,7 @@ def test_features_that_fail_on_other_prices_are_errors() -> None:
     assert {fault.rule for fault in faults} == {"error"}
 
 
+@pytest.mark.slow
 def test_numbers_kept_from_the_first_call_are_found(tmp_path: Any) -> None:
     text = """import numpy as np
 bounds = []

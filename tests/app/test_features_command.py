@@ -22,6 +22,7 @@ def test_features_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "sector_neutral" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_training_bars_of_the_sample_are_analysed(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["features", "analyse", "return_1", "momentum_252_21", "--horizons", "1,21"]
     assert run([*arguments, "--json"]) == 0
@@ -39,6 +40,7 @@ def test_training_bars_of_the_sample_are_analysed(capsys: pytest.CaptureFixture[
     assert "0; about 0.4 would by chance" in shown
 
 
+@pytest.mark.slow
 def test_imported_prices_are_split_as_init_splits_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Store().save(dataclasses.replace(random_panel(bars=1200), name="split_mine"))
     periods = {}
@@ -53,6 +55,7 @@ def test_imported_prices_are_split_as_init_splits_them(tmp_path: Path, capsys: p
     assert periods["test"][1] == periods["all"][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -62,6 +62,7 @@ def test_the_verdict_is_a_list_of_rules() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["data", "list"], ["trials"], ["--help"], ["algorithms"]])
 def test_commands_that_inform_load_no_torch(arguments: list[str], tmp_path: Path) -> None:
     code = (

@@ -129,6 +129,7 @@ def forget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "scaled_neighbour", raising=False)
 
 
+@pytest.mark.slow
 def test_a_base_and_a_neighbour_of_ones_own(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with isolated_folders(tmp_path):
         config = small_config()
@@ -152,6 +153,7 @@ def test_a_base_and_a_neighbour_of_ones_own(folder: Path, tmp_path: Path, monkey
         assert run_backtest(tmp_path / "run")["test"]["strategies"]["champion"] == before
 
 
+@pytest.mark.slow
 def test_runs_of_train_env_keep_their_files_and_settings(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,6 +172,7 @@ def test_runs_of_train_env_keep_their_files_and_settings(
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

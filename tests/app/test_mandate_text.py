@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from finrl_pod_app.report.mandate_text import (
     ADDED,
     USAGE,
@@ -97,6 +98,7 @@ def test_rows_format_every_measure() -> None:
     assert added_rows(Added.model_validate({**added(), "years_to_show": None}))[-1][1] == "never"
 
 
+@pytest.mark.slow
 def test_page_shows_the_tables() -> None:
     results = synthetic_results(bars=60)
     document = synthetic_document(results)

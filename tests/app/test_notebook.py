@@ -184,6 +184,7 @@ def agent() -> fp.TrainedAgent:
     return fp.train(market(), 1_000, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -207,6 +208,7 @@ def test_wrong_types_are_refused_before_anything_is_spent(call: Callable[[], obj
     assert not Path("x").exists()
 
 
+@pytest.mark.slow
 def test_agents_are_tested_on_their_own_prices_by_default(tmp_path: Path) -> None:
     trained = agent()
     tested = fp.backtest(trained)
@@ -224,6 +226,7 @@ def test_agents_are_tested_on_their_own_prices_by_default(tmp_path: Path) -> Non
         fp.backtest(fp.load_agent(path))
 
 
+@pytest.mark.slow
 def test_stored_prices_never_take_the_place_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path))
     first = fp.run_tournament(small_config(generations=1), frame(), out=tmp_path / "run", test=False, device="cpu")
@@ -297,6 +300,7 @@ class Half:
         return np.array([0.5, 0.0, 0.0])
 
 
+@pytest.mark.slow
 def test_baselines_stand_beside_a_backtest() -> None:
     index, equal = (fp.backtest(name) for name in ("index", "equal_weight"))
     assert list(index.baselines) == ["equal_weight"]
@@ -305,6 +309,7 @@ def test_baselines_stand_beside_a_backtest() -> None:
     assert list(index.trades["side"]) == ["buy"]
 
 
+@pytest.mark.slow
 def test_looks_count_only_on_test() -> None:
     spans = {split: fp.backtest(Half(), frame(), split=split) for split in ("train", "validation", "test")}  # type: ignore[arg-type]
     assert [result.looks for result in spans.values()] == [None, None, 1]
@@ -321,6 +326,7 @@ def test_looks_count_only_on_test() -> None:
         fp.backtest(3, frame())
 
 
+@pytest.mark.slow
 def test_agent_is_trained_shown_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = RunConfig(
         features=FeatureConfig(("return_1", "return_5")),
@@ -354,6 +360,7 @@ def test_agent_is_trained_shown_and_saved(tmp_path: Path, capsys: pytest.Capture
     assert "tensor(" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_tournament_without_a_test_shows_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
     fp.Store().save(small_panel())
@@ -371,6 +378,7 @@ def test_tournament_without_a_test_shows_validation(tmp_path: Path, monkeypatch:
     assert tested.document["verdict"]["looks"] == 1
 
 
+@pytest.mark.slow
 def test_tournament_audit_and_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path / "store"))
     fp.Store().save(small_panel())
@@ -429,6 +437,7 @@ class Constant:
         return np.full(len(positions.weights), 0.1)
 
 
+@pytest.mark.slow
 def test_parts_of_a_notebook_are_checked() -> None:
     def past(panel: Any) -> Any:
         changes = np.full(panel.close.shape, np.nan)
@@ -452,6 +461,7 @@ def test_parts_of_a_notebook_are_checked() -> None:
         fp.check(1.5)
 
 
+@pytest.mark.slow
 def test_strategies_of_a_notebook_are_audited() -> None:
     prices = fp.load_prices(frame(), name="audited")
     assert fp.audit(Constant, prices).clean
@@ -460,6 +470,7 @@ def test_strategies_of_a_notebook_are_audited() -> None:
     assert "determinism" in found.to_frame().query("status == 'fail'").index.get_level_values("check")
 
 
+@pytest.mark.slow
 def test_an_agent_is_audited_on_its_own_market_and_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = fp.train(fp.make_market(frame(), cost_bps=25), 1)
     given: list[Any] = []

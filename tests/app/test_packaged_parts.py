@@ -99,6 +99,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NAMES)
 def test_every_kind_is_found_checked_and_refused_alike(
     kind: str, package: Path, capsys: pytest.CaptureFixture[str]
@@ -116,6 +117,7 @@ def test_every_kind_is_found_checked_and_refused_alike(
             find_extension(reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "registration"),
     [
@@ -164,6 +166,7 @@ def test_feature_of_a_package_is_computed(package: Path) -> None:
     np.testing.assert_array_equal(packaged, file)
 
 
+@pytest.mark.slow
 def test_strategy_of_a_package_is_used_as_one_of_a_file(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

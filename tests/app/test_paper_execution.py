@@ -43,6 +43,7 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_orders_and_equity_equal_those_of_a_replay(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,6 +66,7 @@ def test_orders_and_equity_equal_those_of_a_replay(
     assert tested["rules"][0] == "Accounts start with 50,000 in cash; amounts are in the currency of the prices."
 
 
+@pytest.mark.slow
 def test_without_a_paper_config_its_defaults_apply() -> None:
     weights = run_backtest("equal_weight", start=SPAN[0], end=SPAN[1])
     orders = run_backtest("equal_weight", start=SPAN[0], end=SPAN[1], execution="paper")
@@ -74,6 +76,7 @@ def test_without_a_paper_config_its_defaults_apply() -> None:
     assert "index" in orders["test"]["strategies"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting", ["delay=2", "half_spread_bps=100", "cash_rates=[['2019-01-01', 0.05]]", "delisting_return=-0.5"]
 )
@@ -82,6 +85,7 @@ def test_unsupported_frictions_are_refused_instead_of_ignored(setting: str) -> N
         run_backtest("equal_weight", start=SPAN[0], end=SPAN[1], execution="paper", settings=(setting,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "message"),
     [

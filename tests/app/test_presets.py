@@ -95,6 +95,7 @@ def test_choices_are_listed() -> None:
     assert "(next | same_close)" in preset_text("laptop", full=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)  # building the validator takes most of the time
 @given(
     seed=st.integers(0, 2**62),

@@ -26,6 +26,7 @@ def test_plain_path_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "python").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a space", "a(b)", "cost$", "it's"])
 def test_path_that_a_shell_would_split_gets_a_link(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_folder(tmp_path / name / "environment", monkeypatch)

@@ -199,6 +199,7 @@ def with_tiny_losses(value: Any) -> Any:
     return -1e-9 if isinstance(value, float) else value
 
 
+@pytest.mark.slow
 def test_zero_is_never_negative() -> None:
     results = synthetic_results(bars=300)
     document = synthetic_document(results)
@@ -241,6 +242,7 @@ def test_names_are_escaped() -> None:
     assert Page(page).loads == []
 
 
+@pytest.mark.slow
 def test_page_is_deterministic(page: str) -> None:
     results = synthetic_results()
     assert page_of(synthetic_document(results), results) == page
@@ -282,6 +284,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
 
 
+@pytest.mark.slow
 def test_optional_sections_appear_only_with_their_data() -> None:
     results = synthetic_results(bars=300)
     document = synthetic_document(results)

@@ -199,6 +199,7 @@ def test_long_lines_are_thinned_and_keep_first_and_last_points() -> None:
     assert line.y[-1] == 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("low", "high"), [(0.98, 1.03), (1.0, 1.9), (2.31, 2.33), (0.4, 3.0), (0.001, 90.0)])
 def test_labels_of_a_log_axis_are_distinct(low: float, high: float) -> None:
     figure = charts.equity_figure(synthetic_results(bars=60))

@@ -53,6 +53,7 @@ def test_contents_link_to_every_section(page: str) -> None:
     assert shown.targets == sections
 
 
+@pytest.mark.slow
 def test_refusals_are_stated_once() -> None:
     results = synthetic_results()
     document = synthetic_document(results)
@@ -88,6 +89,7 @@ def test_key_figures_of_a_report() -> None:
     assert all(figure.text == "–" for figure in key_figures(RunReport()))
 
 
+@pytest.mark.slow
 def test_curves_are_read_back(tmp_path: Path) -> None:
     results = synthetic_results()
     results["champion"] = replace(results["champion"], cost_parts={"commission": results["champion"].costs})

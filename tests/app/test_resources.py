@@ -77,6 +77,7 @@ def test_features_fit_the_panel() -> None:
     assert fitting_features(("return_252",), dataclasses.replace(SAMPLE, bars=60)) == ("return_1", "return_5")
 
 
+@pytest.mark.slow
 def test_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, out = str(tmp_path / "mine.toml"), tmp_path / "run"
     assert run(["init", "--preset", "quick", config, "--json"]) == 0
@@ -97,6 +98,7 @@ def test_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_dry_run_warns_of_a_short_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = str(tmp_path / "mine.toml")
     assert run(["init", "--preset", "quick", config, "--json"]) == 0
@@ -110,6 +112,7 @@ def test_dry_run_warns_of_a_short_test(tmp_path: Path, capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["notes"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

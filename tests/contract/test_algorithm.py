@@ -62,6 +62,7 @@ def assert_equal_within_rounding(one: dict[str, torch.Tensor], other: dict[str, 
         assert torch.allclose(one[name], value, rtol=1e-9, atol=1e-9), f"{name}: {one[name]} against {value}"
 
 
+@pytest.mark.slow
 @EVERY_ALGORITHM_AND_POLICY
 def test_members_equal_single_runs(name: str, policy: str) -> None:
     batch = train(name, MEMBERS, policy=policy)
@@ -72,6 +73,7 @@ def test_members_equal_single_runs(name: str, policy: str) -> None:
     assert all((flat[a] - flat[b]).abs().max() > 1e-3 for a in MEMBERS for b in MEMBERS if a < b)
 
 
+@pytest.mark.slow
 @EVERY_ALGORITHM
 def test_diverged_member_stops_and_the_others_continue(name: str) -> None:
     batch = train(name, MEMBERS, diverge=(2, 6), policy="mlp")
@@ -80,6 +82,7 @@ def test_diverged_member_stops_and_the_others_continue(name: str) -> None:
         assert_equal_within_rounding(training_state(batch, p), training_state(train(name, (p,), policy="mlp")))
 
 
+@pytest.mark.slow
 @EVERY_ALGORITHM
 def test_resuming_a_checkpoint_is_bit_identical(name: str) -> None:
     """Covers replay buffer (after wrapping around), random generators and environments."""
@@ -110,6 +113,7 @@ def test_checkpoint_of_another_learner_is_refused(name: str) -> None:
         small_learner(name).resume(saved)
 
 
+@pytest.mark.slow
 @EVERY_ALGORITHM
 def test_copy_includes_the_member_but_not_the_slot(name: str) -> None:
     learner = small_learner(name, (0, 1), seed=3)
@@ -123,6 +127,7 @@ def test_copy_includes_the_member_but_not_the_slot(name: str) -> None:
     assert all(torch.equal(slot_state[key], x) for key, x in learner.algorithm.slot_state().items())
 
 
+@pytest.mark.slow
 @EVERY_ALGORITHM
 def test_diverged_member_cannot_be_replaced(name: str) -> None:
     learner = train(name, (0, 1), diverge=(1, 6), policy="mlp")
@@ -130,6 +135,7 @@ def test_diverged_member_cannot_be_replaced(name: str) -> None:
         learner.restore(learner.snapshot(0), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", [name for name in NAMES if ALGORITHMS[name].actions != "discrete"])
 def test_training_with_short_selling(name: str, policy: str) -> None:
@@ -141,6 +147,7 @@ def test_training_with_short_selling(name: str, policy: str) -> None:
     assert any(not torch.equal(before[key], x) for key, x in training_state(learner).items())
 
 
+@pytest.mark.slow
 @EVERY_ALGORITHM_AND_POLICY
 def test_saved_agent_acts_like_the_learner(name: str, policy: str) -> None:
     learner = small_learner(name, (0, 1), policy=policy)
@@ -160,6 +167,7 @@ def test_saved_agent_acts_like_the_learner(name: str, policy: str) -> None:
     torch.testing.assert_close(saved_action.reshape(action[1].shape), action[1])
 
 
+@pytest.mark.slow
 @EVERY_ALGORITHM
 def test_learning_rate_schedule_scales_every_step(name: str) -> None:
     """With a factor of 0, training leaves all weights unchanged."""

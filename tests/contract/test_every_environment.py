@@ -119,6 +119,7 @@ def concrete_environments() -> set[type]:
     return found
 
 
+@pytest.mark.slow
 def test_every_environment_is_covered() -> None:
     """A class counts as covered by itself or by a subclass of it."""
     covered: set[Any] = {base for case in CASES.values() for base in case.cls.__mro__}
@@ -126,6 +127,7 @@ def test_every_environment_is_covered() -> None:
     assert len(concrete_environments()) >= 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_environment_keeps_the_contract(name: str) -> None:
     case = CASES[name]

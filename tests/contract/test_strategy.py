@@ -14,6 +14,8 @@ from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import Benchmark, Panel, Positions, Window
 
+pytestmark = pytest.mark.slow
+
 BARS, FIRST, LAST = 600, 510, 590
 RULES = ExecutionRules(0.001)
 

@@ -88,6 +88,7 @@ def test_shapes_dtypes_and_finite_numbers(env: MarketEnv) -> None:
         assert not (outcome.terminated & outcome.truncated).any()
 
 
+@pytest.mark.slow
 def test_rollouts_depend_on_the_seed(env: MarketEnv) -> None:
     runs = [run_steps(env, seed) for seed in (1, 1, 2)]
     for a, b in zip(runs[0], runs[1], strict=True):

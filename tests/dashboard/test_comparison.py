@@ -23,6 +23,8 @@ from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _store(store: Path) -> Any:

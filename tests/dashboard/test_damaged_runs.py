@@ -14,6 +14,8 @@ from finrl_pod_app.dashboard.queries import runs
 
 from finrl_pod.errors import RunError
 
+pytestmark = pytest.mark.slow
+
 
 def replace_score(folder: Path) -> None:
     state = json.loads((folder / "state.json").read_text())

@@ -79,6 +79,7 @@ def test_a_figure_may_have_its_own_height(page: Page, tmp_path: Any) -> None:
     assert page.shown[0].layout.height == 900
 
 
+@pytest.mark.slow
 def test_showing_a_figure_does_not_change_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     import plotly.graph_objects as go
     from streamlit.testing.v1 import AppTest

@@ -16,12 +16,14 @@ ROWS = b"time,symbol,close\n2024-01-02,AAA,10\n2024-01-03,AAA,11\n2024-01-04,AAA
 OPTIONS = UploadOptions()
 
 
+@pytest.mark.slow
 def test_file_is_read_in_the_background() -> None:
     job = ImportJob(("a", OPTIONS), "prices.csv", ROWS, OPTIONS)
     assert job.wait(120.0)
     assert job.result().symbols == ("AAA",)
 
 
+@pytest.mark.slow
 def test_refused_file_names_the_upload() -> None:
     job = ImportJob(("a", OPTIONS), "prices.csv", ROWS.replace(b"11", b"ten"), OPTIONS)
     assert job.wait(120.0)
@@ -29,6 +31,7 @@ def test_refused_file_names_the_upload() -> None:
         job.result()
 
 
+@pytest.mark.slow
 def test_cancelled_import_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("finrl_pod.data.sources.bounded._CODE", "import time; time.sleep(600)")
     job = ImportJob(("a", OPTIONS), "prices.csv", ROWS, OPTIONS)

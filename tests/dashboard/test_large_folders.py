@@ -14,6 +14,8 @@ from finrl_pod_app.dashboard.settings import RUNS_VARIABLE
 from tests.dashboard.conftest import SCRIPT
 from tests.dashboard.synthetic_runs import make_runs
 
+pytestmark = pytest.mark.slow
+
 DRAW = """
 import sys
 from streamlit.testing.v1 import AppTest
@@ -43,6 +45,7 @@ def test_large_run_is_read_completely(many_runs: Path) -> None:
     assert training.leaderboard(agents, 3)["score"].iloc[0] == agents["score"].max()
 
 
+@pytest.mark.slow
 def test_overview_loads_no_torch(many_runs: Path, tmp_path: Path) -> None:
     """Loading torch takes seconds, for which the first visitor would wait."""
     environment = {**os.environ, RUNS_VARIABLE: str(many_runs), "FINRL_POD_HOME": str(tmp_path)}

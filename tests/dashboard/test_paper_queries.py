@@ -127,6 +127,7 @@ def test_average_cost_matches_an_independent_computation(journal: Journal) -> No
         assert row.average == pytest.approx(average, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_split_changes_shares_and_dividend_changes_realised_gain(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 11))
@@ -147,6 +148,7 @@ def test_split_changes_shares_and_dividend_changes_realised_gain(tmp_path: Path)
     sim.store.close()
 
 
+@pytest.mark.slow
 def test_externally_sold_shares_count_as_sold(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 11))
@@ -441,6 +443,7 @@ class Fixed:
         return None if self.decisions > 3 and self.holds else self.weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("holds", [0, 1], ids=["decides daily", "holds"])
 def test_targets_are_those_of_all_strategies(tmp_path: Path, holds: int) -> None:
     """Of the account's equity, whoever decided last; the third strategy is no longer in the config."""

@@ -25,6 +25,7 @@ def _cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passwords, "_hasher", lambda: PasswordHasher.from_parameters(CHEAPEST))
 
 
+@pytest.mark.slow
 def test_hash_parameters_are_expensive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     password = Password(tmp_path / "password")

@@ -70,6 +70,7 @@ def test_figures_escape_tickers(panel: Panel) -> None:
     np.testing.assert_array_equal(np.asarray(share.z), panel.tradable.T)
 
 
+@pytest.mark.slow
 def test_upload_is_checked_and_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path))
     panel = prices.read_upload("My prices.csv", LONG, prices.UploadOptions(adjusted=False))
@@ -87,6 +88,7 @@ def test_upload_is_checked_and_stored_once(tmp_path: Path, monkeypatch: pytest.M
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

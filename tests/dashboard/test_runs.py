@@ -22,6 +22,8 @@ from finrl_pod.settings.run import parse
 from finrl_pod.tournament.progress import Progress
 from tests.app.small_run import small_config
 
+pytestmark = pytest.mark.slow
+
 TRAINING = Progress("training", 10, 100, samples_per_second=2.0, best=None, seconds_left=45.0)
 
 

@@ -135,6 +135,7 @@ def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
         server.serve(Settings(), "127.0.0.1", free_port())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_signals_stop_the_server_with_exit_code_zero(tmp_path: Path, ending: signal.Signals) -> None:
     port = free_port()

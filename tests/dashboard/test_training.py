@@ -19,6 +19,8 @@ from finrl_pod_app.setup import progress_file
 from finrl_pod.files import write_json
 from finrl_pod.tournament.progress import Progress
 
+pytestmark = pytest.mark.slow
+
 PODS, ROWS, STEP = 5, 4, 32
 
 

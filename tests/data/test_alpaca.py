@@ -156,6 +156,7 @@ def test_requests_time_out(alpaca: Alpaca, httpserver: HTTPServer) -> None:
         source.fetch(("AAA",), START, END, "1d")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["<html>", "[]", '{"bars": {"AAA": [{"t": "2024-01-02T05:00:00Z"}]}}', '{"x": 1}'])
 def test_unexpected_responses_raise_fetch_error(alpaca: Alpaca, text: str) -> None:
     alpaca.failures = [Response(text)] * 9

@@ -24,6 +24,7 @@ def prices(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_child_reads_the_same_panel_and_reports_the_same_error(prices: Path) -> None:
     panel = read_bounded(prices, bar="1d")
     assert (panel.sha256, panel.name) == (read_file(prices).sha256, "prices")
@@ -58,6 +59,7 @@ def test_unpacked_sizes_of_gzip_are_limited(tmp_path: Path) -> None:
         read_bounded(path, ReadLimits(size=1000))
 
 
+@pytest.mark.slow
 def test_memory_of_the_child_is_limited(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     with path.open("w") as out:

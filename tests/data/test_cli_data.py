@@ -53,6 +53,7 @@ def fault(result: Result) -> FinrlPodError:
     return result.exception
 
 
+@pytest.mark.slow
 def test_list_contains_the_sample_and_imported_panels(call: Call) -> None:
     call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine")
     panels = plain(call("list", "--json"))["panels"]
@@ -63,6 +64,7 @@ def test_list_contains_the_sample_and_imported_panels(call: Call) -> None:
     assert "2024-01-15" in table
 
 
+@pytest.mark.slow
 def test_list_reports_unusable_panels(call: Call, store: Store) -> None:
     call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine")
     (store.root / "mine" / "manifest.json").write_text("{")
@@ -72,6 +74,7 @@ def test_list_reports_unusable_panels(call: Call, store: Store) -> None:
     assert "is damaged" in result.stdout
 
 
+@pytest.mark.slow
 def test_show_says_how_orders_fill_and_what_was_not_checked(call: Call, tmp_path: Path) -> None:
     closes = " ".join(call("import", WIDE, "--name", "closes").stdout.split())
     assert "fills no opens: orders fill at the next close" in closes
@@ -93,6 +96,7 @@ def test_show_prints_all_fields(call: Call) -> None:
     assert "no panel 'none'" in str(fault(call("show", "none")))
 
 
+@pytest.mark.slow
 def test_import_stores_the_file_with_its_query(call: Call, store: Store) -> None:
     path = str(FIXTURES / "three.csv")
     assert "a gap" in str(fault(call("import", path, "--name", "mine")))
@@ -106,6 +110,7 @@ def test_import_stores_the_file_with_its_query(call: Call, store: Store) -> None
     assert any("TRB lacks 1 bar" in flaw for flaw in panel.flaws)
 
 
+@pytest.mark.slow
 def test_import_pays_the_dividends_of_a_table_and_repeats_it(call: Call, store: Store, tmp_path: Path) -> None:
     prices, actions = tmp_path / "traded.csv", tmp_path / "actions.csv"
     members = tmp_path / "members.csv"
@@ -156,6 +161,7 @@ WIDE = str(FIXTURES / "three_wide.csv")
 OTHER = (WIDE, "--unadjusted")
 
 
+@pytest.mark.slow
 def test_other_prices_are_replaced_only_on_request(call: Call, store: Store) -> None:
     first = call("import", WIDE, "--name", "mine")
     assert (
@@ -179,11 +185,13 @@ def test_other_prices_are_replaced_only_on_request(call: Call, store: Store) -> 
     assert not store.load("mine").adjusted
 
 
+@pytest.mark.slow
 def test_a_fetch_under_a_taken_name_is_refused_before_the_network(call: Call) -> None:
     call("import", WIDE, "--name", "mine")
     assert "--replace" in str(fault(call("fetch", *ALPACA, "--symbols", "A", "--name", "mine")))
 
 
+@pytest.mark.slow
 def test_a_damaged_panel_can_be_replaced_and_deleted(call: Call, store: Store) -> None:
     call("import", WIDE, "--name", "mine")
     (store.root / "mine" / "manifest.json").write_text("{")
@@ -194,6 +202,7 @@ def test_a_damaged_panel_can_be_replaced_and_deleted(call: Call, store: Store) -
     assert not (store.root / "mine").exists()
 
 
+@pytest.mark.slow
 def test_delete_says_what_it_means_for_runs(call: Call, store: Store) -> None:
     call("import", WIDE, "--name", "mine")
     call("import", WIDE, "--name", "twin")
@@ -207,6 +216,7 @@ def test_delete_says_what_it_means_for_runs(call: Call, store: Store) -> None:
     assert not (store.root / "twin").exists()
 
 
+@pytest.mark.slow
 def test_importing_an_invalid_file_keeps_the_old_panel(call: Call, store: Store, tmp_path: Path) -> None:
     call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine")
     before = store.load("mine").sha256
@@ -238,6 +248,7 @@ def alpaca(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> dict[str,
     return prices
 
 
+@pytest.mark.slow
 def test_fetch_stores_the_requested_bars(call: Call, store: Store, alpaca: dict[str, float]) -> None:
     done = plain(call("fetch", *ALPACA, "--symbols", "bbb, AAA,", "--name", "two", "--json"))
     assert done["symbols"] == ["BBB", "AAA"]

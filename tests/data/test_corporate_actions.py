@@ -70,6 +70,7 @@ def test_a_split_rescales_the_prices_volumes_and_dividends_before_it() -> None:
     assert not [flaw for flaw in done.flaws if "likely a 4:1 split" in flaw]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

@@ -46,6 +46,7 @@ def looks_ahead(name: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", features.names())
 def test_no_feature_looks_ahead(name: str) -> None:
     assert np.isfinite(value(name)[:301]).any(), "a feature that is undefined everywhere would prove nothing"
@@ -284,6 +285,7 @@ build_market(Panel(times, ("A", "B", "C"), close, np.isfinite(close)), FeatureCo
 """
 
 
+@pytest.mark.slow
 def test_default_features_need_only_torch_numpy_and_pandas() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT_OPTIONAL_PACKAGES], check=True, timeout=120)
 

@@ -172,6 +172,7 @@ def test_variants_of_csv_headers_blank_lines_byte_order_mark_and_gzip(tmp_path: 
     assert read_file(tmp_path / "z.csv.gz").sha256 == panel.sha256
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=30))
 def test_numbers_are_read_exactly(tmp_path_factory: pytest.TempPathFactory, prices: list[float]) -> None:
@@ -189,6 +190,7 @@ def edit(text: str, line: int, old: str, new: str) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -124,6 +124,7 @@ def test_panels_keep_members_when_stored_and_cut(tmp_path: Path) -> None:
     np.testing.assert_array_equal(cut.members, panel.members[10:36][:, [2, 0]])  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_a_file_is_read_and_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

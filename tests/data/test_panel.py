@@ -195,6 +195,7 @@ def test_check_finds_hard_flaws_in_a_panel_built_without_validation() -> None:
     assert len(sentences(flaws)) == 2
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     selection=st.lists(st.sampled_from(SYMBOLS), min_size=1, unique=True), first=st.integers(0, T - 1), data=st.data()

@@ -30,6 +30,7 @@ def prices_of(store: Store, name: str) -> Path:
     return store.root / name / store.show(name).file
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), adjusted=st.booleans(), benchmark=st.booleans())
 def test_panels_are_loaded_exactly_as_saved(
@@ -83,6 +84,7 @@ def test_load_retries_if_the_prices_are_replaced_while_reading(tmp_path: Path, m
     assert store.load("mine").sha256 == small_panel(seed=2).sha256
 
 
+@pytest.mark.slow
 def test_a_program_may_exit_right_after_loading(tmp_path: Path) -> None:
     """An Arrow thread that is still running at exit sometimes aborts the interpreter."""
     Store(tmp_path).save(small_panel())
@@ -189,6 +191,7 @@ def test_a_manifest_cannot_point_outside_the_store(tmp_path: Path) -> None:
         store.load("mine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sample", "us74"])
 def test_built_in_panels_are_always_available_and_their_names_are_reserved(tmp_path: Path, name: str) -> None:
     store = Store(tmp_path / "nothing")
@@ -243,6 +246,7 @@ def test_intraday_panels_keep_their_times(tmp_path: Path) -> None:
     assert store.load("minutes").sha256 == panel.sha256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_manifests_of_built_in_panels_describe_them(name: str) -> None:
     described = describe(BUILT_IN[name](), builtin=True)

@@ -273,6 +273,7 @@ def test_observations_do_not_depend_on_later_bars(fill: str) -> None:
     assert torch.equal(before.fillable[filled], after.fillable[filled])
 
 
+@pytest.mark.slow
 def test_a_panel_of_the_samples_size_takes_less_than_a_second() -> None:
     close = 50 * np.exp(np.random.default_rng(0).normal(0, 0.01, (8313, 20)).cumsum(0))
     source = panel(close)

@@ -15,6 +15,7 @@ from finrl_pod.errors import SetupError
 from finrl_pod.settings.run import BUILT_IN_SPLITS
 
 
+@pytest.mark.slow
 def test_the_panel_matches_its_description() -> None:
     panel = load_us74()
     assert panel.close.shape == (5970, 74)

@@ -59,6 +59,7 @@ def random_actions(seed: int, env: MarketEnv) -> torch.Tensor:
     return noise * scale
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(seed=seeds, config=configs)
 def test_fractional_shares_match_the_reference_at_every_step(seed: int, config: EnvironmentConfig) -> None:
@@ -89,6 +90,7 @@ def test_fractional_shares_match_the_reference_at_every_step(seed: int, config: 
                     )
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(seed=seeds, config=configs)
 def test_whole_shares_match_the_reference_up_to_one_share_per_asset(seed: int, config: EnvironmentConfig) -> None:
@@ -116,6 +118,7 @@ def test_whole_shares_match_the_reference_up_to_one_share_per_asset(seed: int, c
         assert torch.all((flips * prices).sum(-1) <= 2 * prices.sum(-1))
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(seed=seeds, config=configs)
 def test_backtest_matches_the_environment(seed: int, config: EnvironmentConfig) -> None:

@@ -70,6 +70,7 @@ def steps(env: Any, count: int = 12) -> list[np.ndarray]:
     return outcomes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", CLONES)
 @pytest.mark.parametrize("rules", RULES)
 def test_copy_of_a_gymnasium_view_continues_on_its_own(how: str, rules: dict[str, Any]) -> None:

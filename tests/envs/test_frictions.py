@@ -71,6 +71,7 @@ def weights_of(action: torch.Tensor, tradable: torch.Tensor, config: Environment
     return exponentials[1:] / exponentials.sum() * config.leverage
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, config=configs)
 def test_environment_and_backtest_have_the_same_equity_and_costs(seed: int, config: EnvironmentConfig) -> None:

@@ -14,6 +14,7 @@ from tests.markets import random_market
 CONFIG = EnvironmentConfig(window=30, envs=2, group=2, cost_bps=30.0, hmax=900.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
 @pytest.mark.parametrize("reward", ["log_return", "change", "differential_sharpe"])
 def test_gradient_through_three_steps_matches_finite_differences(kind: str, reward: str) -> None:

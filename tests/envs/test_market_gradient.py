@@ -64,6 +64,7 @@ def weighted_sum(steps: list[EnvStep], states: list[EnvState], generator: torch.
     return total
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 2**31 - 1),

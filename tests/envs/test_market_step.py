@@ -42,6 +42,7 @@ def step_both_ways(env: MarketEnv, state: EnvState, action: torch.Tensor) -> lis
     return [env.transition(state, action), env._native(state, action, env._starts, market_env.RUIN)]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 2**31 - 1),

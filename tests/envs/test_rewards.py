@@ -232,6 +232,7 @@ def test_kernels_give_the_rewards_of_the_definition(settings: dict[str, Any]) ->
         torch.testing.assert_close(env.step(action).reward, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

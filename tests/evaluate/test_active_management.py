@@ -40,6 +40,7 @@ def test_values_equal_those_of_a_regression_and_plain_ratios():
     assert result.years_to_show == pytest.approx((2.8 / ratio) ** 2)
 
 
+@pytest.mark.slow
 def test_intervals_follow_theory_for_independent_returns():
     portfolio, base = pair(3, bars=4000)
     result = active_statistics(portfolio, base, 0.90, seed=2, draws=4000)
@@ -53,6 +54,7 @@ def test_intervals_follow_theory_for_independent_returns():
     assert result.information_ratio.high - result.information_ratio.low == pytest.approx(2 * z * error, rel=0.15)
 
 
+@pytest.mark.slow
 def test_sharpe_difference_interval_has_its_nominal_coverage():
     covered = 0
     for seed in range(100):

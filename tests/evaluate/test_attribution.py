@@ -46,6 +46,7 @@ class Rotation:
         return None if self._rng.random() < 0.3 else 0.9 * drawn / max(drawn.sum(), 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fill", ["next", "same_close"])
 @pytest.mark.parametrize("rules", [ExecutionRules(cost_rate=0.001), ExecutionRules(cost_rate=0.002, frictions=CARRY)])
 def test_profits_costs_and_carry_are_the_change_of_equity(fill: str, rules: ExecutionRules) -> None:
@@ -103,6 +104,7 @@ def test_a_result_of_another_market_is_refused() -> None:
         attribution(dataclasses.replace(result, symbols=("A", "C")), market, FREE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "orders",
     [OrderRules(stop_loss=0.03, take_profit=0.05), OrderRules(trailing_stop=0.04), OrderRules(entry_limit=0.005)],

@@ -51,6 +51,7 @@ def curve(volume: bool = True, sizes: tuple[float, ...] = SIZES, adv: float | No
     return capacity_curve(*both, MarketPeriod(market, 0, BARS - 2, RULES, 100_000.0), sizes=sizes, adv=adv)  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_costs_grow_with_the_root_of_the_size_and_growth_falls() -> None:
     found = curve(sizes=(1e3, 4e3, 1.6e4))
     np.testing.assert_allclose(found.cost[1:] / found.cost[:-1], 2, rtol=0.02)
@@ -74,6 +75,7 @@ def test_the_first_purchase_costs_the_square_root_law() -> None:
     assert paid == pytest.approx(1e4 * sigma * np.sqrt(1e4 / ADV), rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_given_volume_replaces_that_of_the_data() -> None:
     with_data = curve(True)
     given = curve(False, adv=ADV)

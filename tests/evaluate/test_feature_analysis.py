@@ -55,6 +55,7 @@ def test_coefficients_equal_those_of_scipy() -> None:
     assert np.isnan(found[[3, 4, 5]]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gaps", [0.0, 0.1])
 def test_figures_equal_plain_loops(gaps: float) -> None:
     prices = market(gaps)
@@ -98,6 +99,7 @@ def test_a_feature_that_knows_the_return_is_found_at_its_horizon_only() -> None:
     assert abs(found.rank_autocorrelation) < 0.1
 
 
+@pytest.mark.slow
 def test_intervals_of_slow_noise_exclude_zero_as_often_as_their_level_says() -> None:
     excluded = []
     for seed in range(40):

@@ -100,6 +100,7 @@ def test_blocks_have_the_chosen_mean_length() -> None:
     assert broken == pytest.approx(1 / block_length(series), rel=0.1)
 
 
+@pytest.mark.slow
 def test_sharpe_interval_has_its_nominal_coverage() -> None:
     truth = 6e-4 / 0.011 * np.sqrt(252)
     covered = 0
@@ -143,6 +144,7 @@ def test_blocks_are_geometric_and_wrap_around() -> None:
     assert (resample_bars(5, 1e9, 3, np.random.default_rng(0)).sum(1) == 10).all()  # one block, wrapped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [1, 5, 21])
 def test_interval_of_overlapping_sums_covers_at_its_level(overlap):
     rng = np.random.default_rng(overlap)
@@ -154,6 +156,7 @@ def test_interval_of_overlapping_sums_covers_at_its_level(overlap):
     assert 0.07 < missed / 600 < 0.14  # 0.1 by construction; its standard error is 0.012
 
 
+@pytest.mark.slow
 def test_interval_of_independent_values_without_overlap_is_that_of_the_central_limit_theorem():
     x = np.random.default_rng(4).normal(0.001, 0.01, 20_000)
     low, high = overlapping_mean_interval(x, 1)

@@ -150,6 +150,7 @@ def in_python(panel: Panel, table: Floats, orders: OrderRules, cost: float) -> l
     return marks
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

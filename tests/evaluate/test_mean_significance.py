@@ -58,6 +58,7 @@ def test_sign_scale_and_bounds() -> None:
         mean_z_score(np.full(50, 0.1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coefficient", [-0.3, 0.0, 0.3])
 def test_size_with_autocorrelation(coefficient: float) -> None:
     """About 2.5% of series with mean 0 exceed 1.96, where the plain t test errs in up to 8% of them."""
@@ -69,6 +70,7 @@ def test_size_with_autocorrelation(coefficient: float) -> None:
         assert (naive > 1.96).mean() > 0.06
 
 
+@pytest.mark.slow
 def test_size_with_skewness() -> None:
     """Where the plain t test accepts 3.5% of series with rare large losses at 2.5%, about 2.5% exceed 1.96."""
     series = 1 - np.random.default_rng(4).exponential(size=(4000, 200))
@@ -124,6 +126,7 @@ def test_alpha_series_is_the_intercept_of_a_regression() -> None:
     np.testing.assert_array_equal(constant.values, active)
 
 
+@pytest.mark.slow
 def test_alpha_series_allows_for_the_error_of_beta() -> None:
     """Where the base's mean is as large as its deviation, half of the intercept's variance comes from beta."""
     rng = np.random.default_rng(10)

@@ -32,6 +32,7 @@ def test_runs_are_resampled_within_their_task() -> None:
     assert narrow.high - narrow.low < 0.1
 
 
+@pytest.mark.slow
 def test_difference_interval_has_its_nominal_coverage() -> None:
     rng = np.random.default_rng(3)
     covered = 0

@@ -19,6 +19,7 @@ def histories(rng: np.random.Generator, mean: float, number: int, bars: int) -> 
     return rng.normal(mean, 0.004, (number, bars))
 
 
+@pytest.mark.slow
 def test_false_alarm_rate_equals_the_level_and_a_lost_edge_is_detected() -> None:
     """The false alarm rate is that of the whole year, not of one bar; a lost edge is detected far more often."""
     rng = np.random.default_rng(0)

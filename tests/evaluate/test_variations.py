@@ -61,6 +61,7 @@ PLAIN = (
 QUOTED = ExecutionRules(0.001, frictions=Frictions((QuotedHalfSpread(),)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 4])
 @pytest.mark.parametrize("fill", ["next", "same_close"])
 @pytest.mark.parametrize("hold_probability", [0.0, 0.6])
@@ -116,6 +117,7 @@ def test_unsupported_rules_use_the_engine() -> None:
         assert proportional_rate(rules) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fill", ["next", "same_close"])
 @pytest.mark.parametrize("hold_probability", [0.0, 0.6])
 def test_every_job_equals_a_single_simulation(fill: str, hold_probability: float) -> None:

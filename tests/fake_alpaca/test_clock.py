@@ -15,6 +15,7 @@ from tests.fake_alpaca.server_fixtures import STOPPED, StartServer, new_york, wa
 DAY = 86_400.0
 
 
+@pytest.mark.slow
 def test_clock_runs_fast_during_a_sleep_and_slowly_otherwise(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server(pace=STOPPED, clock=tmp_path / "clock.json").server
     clock = ClockClient(tmp_path / "clock.json")
@@ -43,6 +44,7 @@ def test_clock_slows_down_when_a_sleep_ends_early(start_server: StartServer, tmp
     assert clock.seconds() - begin < 60.0
 
 
+@pytest.mark.slow
 def test_clock_stops_when_its_lease_expires() -> None:
     clock = ScaledClock(datetime(2024, 3, 1, tzinfo=UTC), Pace(0.0, 0.0))
     begin = clock.seconds()
@@ -55,6 +57,7 @@ def test_clock_stops_when_its_lease_expires() -> None:
     assert clock.seconds() - begin == pytest.approx(20.0)
 
 
+@pytest.mark.slow
 def test_clock_slows_down_for_scheduled_actions(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server(pace=STOPPED, clock=tmp_path / "clock.json").server
     clock = ClockClient(tmp_path / "clock.json")

@@ -35,6 +35,7 @@ def test_broken_connection_before_and_after_the_order_is_accepted(client: Client
     assert len(orders(client)) == accepted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "accepted"), [("hang", 0), ("hang_after", 1)])
 def test_hanging_connection_before_and_after_the_order_is_accepted(client: Client, kind: str, accepted: int) -> None:
     client.server.faults.add([Fault(kind, method="POST", seconds=5.0)])
@@ -48,6 +49,7 @@ def test_hanging_connection_before_and_after_the_order_is_accepted(client: Clien
     assert len(orders(client)) == accepted
 
 
+@pytest.mark.slow
 def test_a_response_can_arrive_byte_by_byte(client: Client) -> None:
     """Timeouts between two bytes do not end it: the bytes follow each other too quickly."""
     client.server.faults.add([Fault("drip_after", method="POST", seconds=0.6)])

@@ -36,6 +36,7 @@ from tests.markets import random_market
 RULES = EnvironmentConfig(envs=8, group=4, window=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [(16,), (8, 12, 16)])
 @pytest.mark.parametrize("gaps", [0.0, 0.1])
 @pytest.mark.parametrize("policy", ["mlp", "equivariant"])
@@ -64,6 +65,7 @@ def test_three_iterations_equal_those_of_autograd(
         torch.testing.assert_close(theirs[name], column, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_encoding_the_table_changes_no_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -134,6 +136,7 @@ def test_bfloat16_is_refused_where_the_policy_has_no_program() -> None:
         Learner(env, agent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("policy", "repeats"), [("mlp", 2), ("equivariant", 2), ("equivariant", 0)])
 def test_an_iteration_can_be_captured(policy: str, repeats: float, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +149,7 @@ def test_an_iteration_can_be_captured(policy: str, repeats: float, dtype: str, m
     assert not first.baked_numbers(second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "agent",
     [
@@ -184,6 +188,7 @@ FRICTIONS = EnvironmentConfig(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "rules"),
     [
@@ -202,6 +207,7 @@ def test_the_h_term_and_frictions_do_not_wait_for_the_device(agent: AgentConfig,
     assert not recording.syncs
 
 
+@pytest.mark.slow
 def test_no_tensor_of_an_equivariant_update_is_wide() -> None:
     run, samples = plan_iteration("equivariant", accounts=2048, horizon=8, minibatches=1)
     run()

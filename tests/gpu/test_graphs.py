@@ -58,6 +58,7 @@ def assert_same(one: Learner, other: Learner) -> None:
         assert torch.equal(x, found[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", AGENTS)
 def test_replayed_iterations_equal_eager_ones(agent: str) -> None:
     eager, graphed = make(AGENTS[agent]), make(AGENTS[agent])
@@ -70,6 +71,7 @@ def test_replayed_iterations_equal_eager_ones(agent: str) -> None:
             torch.testing.assert_close(other[name], column, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_rates_by_age_settings_and_snapshots_reach_a_graph() -> None:
     eager, graphed = make(PPO_AGENT), make(PPO_AGENT)
     graph = graphed.use_graphs(recorded_graph)
@@ -82,6 +84,7 @@ def test_rates_by_age_settings_and_snapshots_reach_a_graph() -> None:
     assert_same(eager, graphed)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_continues_a_graph() -> None:
     eager, graphed = make(PPO_AGENT), make(PPO_AGENT)
     graph = graphed.use_graphs(recorded_graph)
@@ -95,6 +98,7 @@ def test_a_checkpoint_continues_a_graph() -> None:
     assert_same(eager, graphed)
 
 
+@pytest.mark.slow
 def test_a_replaced_setting_and_a_reset_are_recorded_again() -> None:
     eager, graphed = make(PPO_AGENT), make(PPO_AGENT)
     graph = graphed.use_graphs(recorded_graph)
@@ -127,6 +131,7 @@ class _Waiting(PPO):
         return super().iterate(collector, rate_factor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "reason"), [(_Baked, "replayed iterations give another"), (_Waiting, "waits for the device")]
 )

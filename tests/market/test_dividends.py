@@ -60,6 +60,7 @@ def account_by_hand(market: MarketTensor, table: Floats, rate: float) -> tuple[F
     return np.array(equity), np.array(received)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seed=seeds, fill=st.sampled_from(["next", "same_close"]), short=st.booleans())
 def test_a_backtest_receives_the_dividends_of_the_account_by_hand(seed: int, fill: str, short: bool) -> None:
@@ -122,6 +123,7 @@ def dividend_payers(seed: int = 0, years: int = 4) -> tuple[Panel, Panel]:
     return with_actions(panel, actions), with_actions(panel, actions, "reinvested")
 
 
+@pytest.mark.slow
 def test_equal_weight_earns_the_same_on_adjusted_prices_and_with_dividends_in_cash() -> None:
     """Dividends wait in cash for the next rebalancing: 2.4% a year for half a month is a hundredth of the growth."""
     ends = []

@@ -47,6 +47,7 @@ def run(case: dict[str, np.ndarray], rules: ExecutionRules, dtype: torch.dtype, 
     return Fills(*(x.double() for x in fills))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, rules=execution_rules)
 def test_both_dtypes_match_the_reference(seed: int, rules: ExecutionRules) -> None:
@@ -136,6 +137,7 @@ def test_trades_to_weights_reach_the_weights_without_costs() -> None:
     assert fills.cash.item() == pytest.approx(250)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leverage", [1.0, 1.5])
 def test_gradients_match_finite_differences(leverage: float) -> None:
     rules = ExecutionRules(0.003, leverage=leverage)

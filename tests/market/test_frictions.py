@@ -75,6 +75,7 @@ def rules_with(rules: ExecutionRules, costs: ReferenceCosts) -> ExecutionRules:
     return ExecutionRules(costs.rate, rules.whole_shares, rules.short, "proportional", rules.leverage)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, rules=rule_sets, costs=cost_settings, participation=participations)
 def test_combined_costs_match_the_reference(
@@ -108,6 +109,7 @@ def test_combined_costs_match_the_reference(
             assert abs(fills.traded[b].item() - expected.traded) <= 1e-7 * scale
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(seed=seeds, rules=rule_sets, costs=cost_settings, participation=participations, double=st.booleans())
 def test_invariants_hold_for_every_cost_model(
@@ -226,6 +228,7 @@ def test_rounding_differences_of_targets_pay_no_minimum_fee() -> None:
     assert fills.cost.item() == 0.0
 
 
+@pytest.mark.slow
 def test_gradients_match_finite_differences() -> None:
     frictions = Frictions((HalfSpread(0.001), PerShare(0.01, 0.0), SquareRootImpact(1.0)), participation=1.0)
     for seed in range(6):

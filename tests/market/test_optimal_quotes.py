@@ -52,6 +52,7 @@ def test_closed_form_solves_the_differential_equation() -> None:
     np.testing.assert_allclose(glft_quotes(PROBLEM, 0.2).value, solved, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_dynamic_programme_tends_to_the_closed_form() -> None:
     exact = glft_quotes(PROBLEM, 1.0)
     errors = [np.nanmax(np.abs(solve_quotes(PROBLEM, steps).bid[0] - exact.bid)) for steps in (200, 400, 800)]

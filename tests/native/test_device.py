@@ -96,6 +96,7 @@ def random_numbers() -> None:
     philox.philox(whole, whole, ACCOUNTS * HORIZON * ASSETS, "normal", torch.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not is_triton_installed(), reason="needs triton")
 @pytest.mark.parametrize("work", [policy_gradient, adam_step, score_gradients, activations, random_numbers])
 def test_grids_of_many_accounts_are_within_the_limits(

@@ -171,6 +171,7 @@ def test_a_failed_compilation_is_one_sentence_and_not_repeated(
     assert len(Path(f"{compiler}.asked").read_text().splitlines()) == 2  # not again when they are loaded
 
 
+@pytest.mark.slow
 def test_a_compiler_that_is_too_slow_is_not_waited_for_twice(
     write_source: Writer,
     broken_compiler: Callable[[str], Path],

@@ -44,6 +44,7 @@ def test_words_are_those_of_key_and_count() -> None:
     assert words.shape == (2, n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [PhiloxGenerator([5, 6]), random_source(3, (0, 1), "x", CPU)])
 def test_draws_follow_their_distributions(source: RandomSource) -> None:
     for drawn, law in (

@@ -88,6 +88,7 @@ def settings(mode: str) -> PaperConfig:
     return config(orders=rules, schedule=ScheduleSettings(mode), timing=TimingSettings(poll=900.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
 def test_books_of_a_journal_lost_at_a_random_moment_are_rebuilt(tmp_path: Path, part: int) -> None:
     """Over a split, a dividend, partial fills, a halt, and orders that are still open; then trading goes on."""
@@ -122,6 +123,7 @@ def test_books_of_a_journal_lost_at_a_random_moment_are_rebuilt(tmp_path: Path, 
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 def test_books_of_several_strategies_are_rebuilt(tmp_path: Path) -> None:
     several = config(strategy="", strategies=PARTS)
     sim = SimulatedDaemon(tmp_path, several, strategies=[RotatingStrategy(), RotatingStrategy()])
@@ -135,6 +137,7 @@ def test_books_of_several_strategies_are_rebuilt(tmp_path: Path) -> None:
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 def test_bar_that_was_decided_is_not_decided_again(tmp_path: Path) -> None:
     """The journal is lost between the orders of a decision and the auction."""
     sim = SimulatedDaemon(tmp_path)
@@ -150,6 +153,7 @@ def test_bar_that_was_decided_is_not_decided_again(tmp_path: Path) -> None:
     assert not sim.daemon._c.ledger.open
 
 
+@pytest.mark.slow
 def test_orders_of_others_are_not_adopted(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9))

@@ -43,6 +43,7 @@ def invested(sim: SimulatedDaemon) -> float:
     return float(1 - trader.cash / trader.equity())
 
 
+@pytest.mark.slow
 def test_whole_cash_is_invested_in_a_cash_account(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, SETTINGS, FunctionStrategy(lambda _: np.full(3, 1 / 3)), kind=CashBroker)
     sim.day(date(2024, 1, 11))
@@ -50,6 +51,7 @@ def test_whole_cash_is_invested_in_a_cash_account(tmp_path: Path) -> None:
     assert "rejected" not in sim.alert_kinds()
 
 
+@pytest.mark.slow
 def test_purchases_of_a_cash_account_follow_its_sales(tmp_path: Path) -> None:
     """The proceeds are there in the next session, in which the kept target is bought."""
 
@@ -76,6 +78,7 @@ def test_collar_is_narrowed_to_the_buying_power() -> None:
     assert purchase_collar(quantities, cost, SizingRules(), Decimal(1)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asset", "fractional", "expected"),
     [

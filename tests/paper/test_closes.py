@@ -57,6 +57,7 @@ def recorded_equity(sim: SimulatedDaemon, session: str) -> Decimal:
     return Decimal(sim.store.last(schema.equity, schema.equity.c.session == session).equity)
 
 
+@pytest.mark.slow
 def test_missing_bars_and_restarts_cause_no_loss_and_no_sales(tmp_path: Path) -> None:
     sim = SimulatedDaemon(
         tmp_path, TIGHT, FunctionStrategy(equal_weights), with_gaps(prices(), 0, "2024-01-10", "2024-01-11")
@@ -76,6 +77,7 @@ def test_missing_bars_and_restarts_cause_no_loss_and_no_sales(tmp_path: Path) ->
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 def test_replay_and_backtest_agree_where_bars_are_missing(tmp_path: Path) -> None:
     panel = with_gaps(prices(), 0, "2024-01-11", "2024-01-12", "2024-01-18", "2024-01-25")
     first, last = date(2024, 1, 8), date(2024, 2, 2)
@@ -87,6 +89,7 @@ def test_replay_and_backtest_agree_where_bars_are_missing(tmp_path: Path) -> Non
     assert [equity for _, equity in replayed.equity] == list(backtested.equity)
 
 
+@pytest.mark.slow
 def test_shares_of_a_removed_symbol_are_alerted_once_and_valued(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, TIGHT, FunctionStrategy(equal_weights))
     sim.day(date(2024, 1, 9))

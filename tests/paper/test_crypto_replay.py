@@ -68,6 +68,7 @@ def test_replay_and_backtest_agree(tmp_path: Path, settings: Any) -> None:
         assert any(order.filled < order.quantity for order in sent)
 
 
+@pytest.mark.slow
 def test_whole_orders_fill_two_minutes_after_midnight(tmp_path: Path) -> None:
     panel = crypto_prices()
     assert panel.open is not None

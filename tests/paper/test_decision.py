@@ -25,6 +25,7 @@ from tests.paper.factories import FunctionStrategy, prices
 SECONDS = 2.0  # of CPU time
 
 
+@pytest.mark.slow
 def test_decision_for_500_symbols_takes_at_most_two_seconds() -> None:
     symbols = tuple(f"S{i:03d}" for i in range(500))
     panel = prices(date(2021, 1, 4), date(2024, 1, 31), symbols=symbols)
@@ -66,6 +67,7 @@ def test_a_strategy_that_reads_past_features_gets_them_or_fails() -> None:
         decide(strategy, checked, Holdings({}, Decimal(1_000_000), checked.closes))
 
 
+@pytest.mark.slow
 def test_status_and_commands_import_no_heavy_modules() -> None:
     modules = "finrl_pod.paper.monitoring.status, finrl_pod.paper.journal.commands, finrl_pod.paper.settings"
     code = f"import sys, {modules}; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"

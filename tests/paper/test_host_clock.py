@@ -27,6 +27,7 @@ def test_suspended_host_decides_on_time_after_resuming(tmp_path: Path) -> None:
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minutes", [-120, 20, 120])
 def test_clock_step_while_waiting_does_not_move_the_decision(tmp_path: Path, minutes: int) -> None:
     sim = SimulatedDaemon(tmp_path)
@@ -50,6 +51,7 @@ def test_broker_clock_is_queried_before_each_cycle(tmp_path: Path) -> None:
     assert sim.broker.called("clock") == 2  # at startup and before the cycle
 
 
+@pytest.mark.slow
 def test_broker_clock_is_queried_every_six_hours(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 12))
@@ -58,6 +60,7 @@ def test_broker_clock_is_queried_every_six_hours(tmp_path: Path) -> None:
     assert sim.broker.called("clock") - before == 8
 
 
+@pytest.mark.slow
 def test_clock_step_during_recovery_does_not_postpone_the_decision(tmp_path: Path) -> None:
     """The step comes after the broker's clock was checked, so that the daemon starts to wait for the wrong day."""
     sim = SimulatedDaemon(tmp_path)
@@ -74,6 +77,7 @@ def test_clock_step_during_recovery_does_not_postpone_the_decision(tmp_path: Pat
     assert abs(datetime.fromisoformat(decision.at) - DECISION_TIME) < timedelta(minutes=11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("year", [1, 1970, 2099])
 def test_impossible_clock_of_the_broker_is_not_used(tmp_path: Path, year: int) -> None:
     sim = SimulatedDaemon(tmp_path)
@@ -86,6 +90,7 @@ def test_impossible_clock_of_the_broker_is_not_used(tmp_path: Path, year: int) -
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 def test_answer_without_raw_bars_is_unavailable(tmp_path: Path) -> None:
     """A decision is tried again until its deadline."""
     sim = SimulatedDaemon(tmp_path)

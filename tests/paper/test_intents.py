@@ -21,6 +21,7 @@ def test_client_order_id_round_trip() -> None:
     assert client_order_id("demo", "2024-01-05", "AAPL", Side.BUY, 0) == "fp1.demo.20240105.AAPL.b0"
 
 
+@pytest.mark.slow
 @given(parts)
 def test_client_order_ids_satisfy_broker_limits(part: tuple[str, str, str, Side, int]) -> None:
     name = client_order_id(*part)

@@ -169,6 +169,7 @@ def intraday(folder: Path, strategy: Any, panel: Panel | None = None, **settings
     return SimulatedDaemon(folder, changed, FunctionStrategy(strategy), panel=panel, kind=IntradayBroker)
 
 
+@pytest.mark.slow
 def test_decides_on_every_bar_and_orders_at_once(tmp_path: Path) -> None:
     sim = intraday(tmp_path, alternate)
     sim.day(DAY)
@@ -197,6 +198,7 @@ def test_decides_on_every_bar_and_orders_at_once(tmp_path: Path) -> None:
     assert float(marks[1].equity) == pytest.approx(cash + sum(held[s] * closes[s] for s in held), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_an_unfilled_order_is_cancelled_before_the_next_decision(tmp_path: Path) -> None:
     sim = intraday(tmp_path, alternate)
     sim.broker.broker.__class__ = type("Unfilled", (IntradayBroker,), {"_fill_within_session": lambda *_: None})
@@ -208,6 +210,7 @@ def test_an_unfilled_order_is_cancelled_before_the_next_decision(tmp_path: Path)
     assert {order.status for order in sent if not order.live} == {OrderStatus.CANCELED}
 
 
+@pytest.mark.slow
 def test_restart_within_the_session_continues(tmp_path: Path) -> None:
     sim = intraday(tmp_path, alternate)
     sim.run_to(OPENING + timedelta(minutes=45))

@@ -37,6 +37,7 @@ def test_durability_settings(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", sorted(schema.metadata.tables))
 def test_rows_cannot_be_updated_or_deleted(path: Path, table: str) -> None:
     Store.create_or_open(path).close()
@@ -57,6 +58,7 @@ def test_journal_of_another_account_is_refused(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [VERSION + 1, 99])
 def test_journal_of_another_version_is_refused_and_unchanged(path: Path, version: int) -> None:
     Store.create_or_open(path).close()
@@ -220,6 +222,7 @@ def test_naive_datetime_is_refused(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_journal_lock_is_exclusive_and_released_by_a_kill(path: Path) -> None:
     code = (
         "import sys, pathlib\nfrom finrl_pod.paper.journal.store import JournalLock\n"

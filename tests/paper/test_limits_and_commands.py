@@ -29,6 +29,7 @@ from tests.paper.factories import FunctionStrategy, SimulatedDaemon, config, for
 DAY = date(2024, 1, 9)  # the first orders fill here
 
 
+@pytest.mark.slow
 def test_loss_beyond_the_limit_allows_only_reducing_orders_until_resume(tmp_path: Path) -> None:
     limits = RiskSettings(max_position=1.0, max_order=1.0, max_turnover=4.0, daily_loss=0.001, drawdown=0.9)
     sim = SimulatedDaemon(tmp_path, config(risk=limits))
@@ -47,6 +48,7 @@ def test_loss_beyond_the_limit_allows_only_reducing_orders_until_resume(tmp_path
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 def test_targets_above_the_position_limit_are_cut_and_traded(tmp_path: Path) -> None:
     limits = RiskSettings(max_position=0.4, max_order=0.5, max_turnover=2.0, daily_loss=0.9)
     weights = lambda window: np.array([0.6, 0.3, 0.1])  # noqa: E731
@@ -65,6 +67,7 @@ def test_targets_above_the_position_limit_are_cut_and_traded(tmp_path: Path) -> 
     assert [kind for _, kind, _ in sim.alerts].count("limits") == 1
 
 
+@pytest.mark.slow
 def test_halt_issued_while_stopped_applies_after_restarts(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(DAY)
@@ -78,6 +81,7 @@ def test_halt_issued_while_stopped_applies_after_restarts(tmp_path: Path) -> Non
     assert sim.broker.called("submit") == sent
 
 
+@pytest.mark.slow
 def test_halt_applies_while_orders_are_being_sent(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
 
@@ -92,6 +96,7 @@ def test_halt_applies_while_orders_are_being_sent(tmp_path: Path) -> None:
     assert not own_orders(sim)
 
 
+@pytest.mark.slow
 def test_flatten_sells_only_own_shares_and_stops_buying(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.account._shares["BB"] = Decimal(7)
@@ -106,6 +111,7 @@ def test_flatten_sells_only_own_shares_and_stops_buying(tmp_path: Path) -> None:
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 def test_flatten_sells_what_is_certainly_own_while_account_and_journal_differ(tmp_path: Path) -> None:
     """One symbol has external shares that nobody recorded, another lost own shares; cash differs too."""
     sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(lambda window: np.array([0.3, 0.3, 0.3])))
@@ -156,6 +162,7 @@ def unavailable(original: Any, *arguments: Any, **named: Any) -> Any:
     raise BrokerUnavailable("503")
 
 
+@pytest.mark.slow
 def test_stop_cancels_only_own_orders(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))
@@ -180,6 +187,7 @@ def test_stop_while_sending_withholds_the_remaining_orders(tmp_path: Path) -> No
     assert [o.status for o in own_orders(sim)] == [OrderStatus.CANCELED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 1000], ids=["once", "during cancellation too"])
 def test_unexpected_error_stops_the_daemon_and_cancels_own_orders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
@@ -198,6 +206,7 @@ def test_unexpected_error_stops_the_daemon_and_cancels_own_orders(
     assert "failed" in sim.alert_kinds()
 
 
+@pytest.mark.slow
 def test_temporarily_unreadable_runs_folder_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = SimulatedDaemon(tmp_path)
 
@@ -210,6 +219,7 @@ def test_temporarily_unreadable_runs_folder_is_retried(tmp_path: Path, monkeypat
     assert len(own_orders(sim)) == 2
 
 
+@pytest.mark.slow
 def test_stop_command_is_acknowledged_and_does_not_affect_the_next_start(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))
@@ -222,6 +232,7 @@ def test_stop_command_is_acknowledged_and_does_not_affect_the_next_start(tmp_pat
     assert len(own_orders(sim)) > 2
 
 
+@pytest.mark.slow
 def test_unwritable_journal_stops_the_daemon_and_cancels_live_orders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +255,7 @@ def test_unwritable_journal_stops_the_daemon_and_cancels_live_orders(
     assert sim.broker.called("submit") == sent
 
 
+@pytest.mark.slow
 def test_vanished_order_halts(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))

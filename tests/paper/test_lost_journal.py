@@ -44,6 +44,7 @@ def assert_nothing_is_traded(sim: SimulatedDaemon) -> None:
     assert (len(own_orders(sim)), sim.account.positions()) == (orders, positions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [None, PartialFillBroker], ids=["filled", "partially filled"])
 def test_lost_journal_stops_the_run(tmp_path: Path, kind: type[PartialFillBroker] | None) -> None:
     sim = SimulatedDaemon(tmp_path, **({} if kind is None else {"kind": kind}))  # type: ignore[arg-type]
@@ -52,6 +53,7 @@ def test_lost_journal_stops_the_run(tmp_path: Path, kind: type[PartialFillBroker
     assert_nothing_is_traded(sim)
 
 
+@pytest.mark.slow
 def test_lost_journal_of_several_strategies_stops_the_run(tmp_path: Path) -> None:
     parts = (StrategyConfig(name="one", strategy="x", share=0.5), StrategyConfig(name="two", strategy="x", share=0.5))
     settings = config(strategy="", strategies=parts)
@@ -61,6 +63,7 @@ def test_lost_journal_of_several_strategies_stops_the_run(tmp_path: Path) -> Non
     assert_nothing_is_traded(sim)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unfilled", [False, True], ids=["filled", "without a fill"])
 def test_old_copy_of_the_journal_stops_the_run(tmp_path: Path, unfilled: bool) -> None:
     """Its orders are all at the broker, but later ones are not in it."""
@@ -80,6 +83,7 @@ def test_old_copy_of_the_journal_stops_the_run(tmp_path: Path, unfilled: bool) -
     assert_nothing_is_traded(sim)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [lambda sim: sim.daemon._c.reconciler.compare(), lambda sim: sim.day(LAST)])
 def test_unknown_order_of_the_run_stops_a_running_daemon(
     tmp_path: Path, check: Callable[[SimulatedDaemon], object]
@@ -108,6 +112,7 @@ def test_orders_of_other_runs_and_clients_do_not_stop_a_first_start(tmp_path: Pa
     assert other in message
 
 
+@pytest.mark.slow
 def test_second_run_on_the_account_is_alerted_by_the_first(tmp_path: Path) -> None:
     """Once, by its orders or their fills."""
     sim = SimulatedDaemon(tmp_path)

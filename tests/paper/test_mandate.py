@@ -81,6 +81,7 @@ def shares_bought(tested: PaperBacktest) -> dict[str, Decimal]:
     return bought
 
 
+@pytest.mark.slow
 def test_whole_shares_end_within_one_share_of_fractions() -> None:
     """A year of daily decisions with 100,000: 5% of a gap is often less than a share."""
     panel = prices(date(2022, 11, 1), YEAR[1], seed=3, symbols=NAMES)
@@ -105,6 +106,7 @@ def test_replay_and_backtest_agree_under_a_mandate(tmp_path: Path, fractional: b
     assert replayed.orders > 100 if fractional else replayed.orders > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", ["before the orders", "between two orders", "broker fails after the decision"])
 def test_interrupted_cycle_neither_loses_nor_repeats_a_step(tmp_path: Path, event: str) -> None:
     class Killed(BaseException):
@@ -147,6 +149,7 @@ def test_interrupted_cycle_neither_loses_nor_repeats_a_step(tmp_path: Path, even
     assert disturbed.account.positions() == undisturbed.account.positions()
 
 
+@pytest.mark.slow
 def test_account_without_saved_holdings_starts_from_its_positions(tmp_path: Path) -> None:
     """As after an upgrade, or when a strategy without virtual holdings traded the account before."""
     symbols = ("AA", "BB", "CC")
@@ -182,6 +185,7 @@ def test_restored_holdings_follow_a_change_of_symbols_and_budget() -> None:
     assert account.state() is None
 
 
+@pytest.mark.slow
 def test_delisted_holding_is_kept_and_its_proceeds_are_spread_over_the_others(tmp_path: Path) -> None:
     symbols, ends = ("AA", "BB", "CC"), date(2024, 1, 16)
     panel = prices()

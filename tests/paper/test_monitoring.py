@@ -77,6 +77,7 @@ def test_webhook_receives_signed_alerts_without_secrets(httpserver: HTTPServer) 
     assert seen[0].headers["X-Finrl-Pod-Signature"] == f"sha256={expected}"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what apprise imports
 def test_apprise_services_receive_alerts_without_secrets(httpserver: HTTPServer) -> None:
     pytest.importorskip("apprise")
@@ -91,6 +92,7 @@ def test_apprise_services_receive_alerts_without_secrets(httpserver: HTTPServer)
     assert sent["type"] == "failure"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what apprise imports
 def test_test_alert_tells_which_receiver_accepted_it(httpserver: HTTPServer) -> None:
     """Each gets one marked message; a redirect of a service is not followed."""
@@ -136,6 +138,7 @@ def test_insecure_or_unsigned_webhook_is_refused(url: str, environment: dict[str
         Alerts(url, open_log({}), environment)
 
 
+@pytest.mark.slow
 def test_stalled_loop_is_reported_as_unhealthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "deep" / "heartbeat.json"
     heart = Heartbeat(file)

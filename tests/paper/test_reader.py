@@ -58,6 +58,7 @@ def test_newest_rows_are_readable_while_the_journal_is_open(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_committed_rows_are_readable_after_a_kill(path: Path) -> None:
     code = (
         "import sys, os, pathlib\nfrom datetime import UTC, datetime\nfrom finrl_pod.paper.journal import schema\n"

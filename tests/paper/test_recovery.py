@@ -120,6 +120,7 @@ def test_killed_at_every_write_trades_the_same_orders(
             sim.store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False], ids=["before the write", "after the write"])
 def test_killed_at_every_write_of_a_flatten_completes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
@@ -152,6 +153,7 @@ def test_killed_at_every_write_of_a_flatten_completes_it(
     assert at > 3
 
 
+@pytest.mark.slow
 def test_killed_after_acceptance_sends_no_second_order(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
 
@@ -189,6 +191,7 @@ def simulation_with_unsent_order(folder: Path) -> SimulatedDaemon:
     return sim
 
 
+@pytest.mark.slow
 def test_killed_before_the_request_sends_the_intent_once(tmp_path: Path) -> None:
     sim = killed_before_submit(tmp_path)
     assert run_with_restarts(sim) == 1
@@ -196,6 +199,7 @@ def test_killed_before_the_request_sends_the_intent_once(tmp_path: Path) -> None
     assert "sent again under the same id" in {row.detail for row in sim.store.rows(schema.order_events)}
 
 
+@pytest.mark.slow
 def test_killed_before_the_request_and_restarted_too_late_expires_the_intent(tmp_path: Path) -> None:
     sim = simulation_with_unsent_order(tmp_path)
     first = sim.intents()[0]
@@ -207,6 +211,7 @@ def test_killed_before_the_request_and_restarted_too_late_expires_the_intent(tmp
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 def test_unsent_order_waits_until_the_account_is_reconciled(tmp_path: Path) -> None:
     sim = simulation_with_unsent_order(tmp_path)
     sim.account._cash += 5_000
@@ -220,6 +225,7 @@ def test_unsent_order_waits_until_the_account_is_reconciled(tmp_path: Path) -> N
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 def test_unsent_order_expires_if_the_account_is_not_reconciled_in_time(tmp_path: Path) -> None:
     sim = simulation_with_unsent_order(tmp_path)
     sim.account._cash += 5_000
@@ -229,6 +235,7 @@ def test_unsent_order_expires_if_the_account_is_not_reconciled_in_time(tmp_path:
     assert {sim.intent_state(i) for i in sim.intents()} == {"expired"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", [RiskState.REDUCING, RiskState.HALTED])
 def test_unsent_order_is_checked_against_risk_limits_before_sending(tmp_path: Path, state: RiskState) -> None:
     sim = simulation_with_unsent_order(tmp_path)
@@ -239,6 +246,7 @@ def test_unsent_order_is_checked_against_risk_limits_before_sending(tmp_path: Pa
     assert {sim.intent_state(i) for i in sim.intents()} == {"withheld"}
 
 
+@pytest.mark.slow
 def test_decisions_missed_while_down_are_skipped_and_alerted(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9))
@@ -251,6 +259,7 @@ def test_decisions_missed_while_down_are_skipped_and_alerted(tmp_path: Path) -> 
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 def test_positions_held_before_the_first_start_are_external_and_never_traded(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.account._shares["BB"] = Decimal(7)
@@ -260,6 +269,7 @@ def test_positions_held_before_the_first_start_are_external_and_never_traded(tmp
     assert all(Decimal(i.quantity) != 7 for i in sim.intents())
 
 
+@pytest.mark.slow
 def test_shares_bought_manually_become_external(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9), hour=12)
@@ -271,6 +281,7 @@ def test_shares_bought_manually_become_external(tmp_path: Path) -> None:
     assert sim.account.order_by_client_id("external").status.value == "filled"  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["shares", "cash"])
 def test_reset_account_is_not_traded_until_acknowledged(tmp_path: Path, what: str) -> None:
     sim = SimulatedDaemon(tmp_path)
@@ -292,6 +303,7 @@ def test_reset_account_is_not_traded_until_acknowledged(tmp_path: Path, what: st
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 def test_own_shares_sold_manually_stop_trading_until_acknowledged(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.run_to(datetime(2024, 1, 9, 14, 31, tzinfo=UTC))
@@ -326,6 +338,7 @@ def test_own_shares_sold_manually_stop_trading_until_acknowledged(tmp_path: Path
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 def test_shares_removed_without_a_sale_add_no_cash(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9))
@@ -339,6 +352,7 @@ def test_shares_removed_without_a_sale_add_no_cash(tmp_path: Path) -> None:
     assert not sim.daemon._c.ledger.external_positions()
 
 
+@pytest.mark.slow
 def test_sale_of_shares_removed_since_the_decision_is_withheld(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9))

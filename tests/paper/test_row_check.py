@@ -51,6 +51,7 @@ def test_rows_of_a_whole_journal_can_be_read(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "statement"),
     [
@@ -75,6 +76,7 @@ def test_unreadable_row_is_named(path: Path, table: str, statement: str) -> None
     store.close()
 
 
+@pytest.mark.slow
 def test_random_damage_of_the_file_is_refused_or_harmless(path: Path) -> None:
     """Each page is overwritten, or random bytes of it: no exception but JournalError leaves, whatever is read then."""
     content, draw = path.read_bytes(), random.Random(0)

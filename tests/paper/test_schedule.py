@@ -60,6 +60,7 @@ def test_cycles_since_a_bar_are_the_missed_ones() -> None:
     assert [str(r.bar) for r in missed] == ["2024-01-09", "2024-01-10"]
 
 
+@pytest.mark.slow
 def test_calendar_is_extended_over_years(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "_horizon", lambda: date(2025, 12, 31))
     with pytest.raises(InputError, match="2025-12-31"):

@@ -41,6 +41,7 @@ def start(folder: Path, settings: PaperConfig = SEVERAL, second: Any = None) -> 
     return SimulatedDaemon(folder, settings, strategies=[HoldingStrategy(), second or RotatingStrategy()])
 
 
+@pytest.mark.slow
 def test_each_strategy_trades_as_it_does_alone(tmp_path: Path) -> None:
     panel = prices()
     sources = [FixedSource(HoldingStrategy()), FixedSource(RotatingStrategy())]
@@ -58,6 +59,7 @@ def test_each_strategy_trades_as_it_does_alone(tmp_path: Path) -> None:
         assert equity == idle + sum(marks[at][1] for marks in together.strategies.values())
 
 
+@pytest.mark.slow
 def test_books_add_up_and_outlive_a_restart(tmp_path: Path) -> None:
     sim = start(tmp_path)
     sim.day(date(2024, 1, 12))
@@ -84,6 +86,7 @@ def test_books_add_up_and_outlive_a_restart(tmp_path: Path) -> None:
     assert shown.strategies["other"].capital == 30_000
 
 
+@pytest.mark.slow
 def test_a_strategy_that_fails_leaves_the_other_trading(tmp_path: Path) -> None:
     sim = start(tmp_path, second=FunctionStrategy(lambda _: 1 / 0, name="broken"))
     sim.day(date(2024, 1, 10))
@@ -94,6 +97,7 @@ def test_a_strategy_that_fails_leaves_the_other_trading(tmp_path: Path) -> None:
     assert sim.daemon.trader.positions["AA"] > 0
 
 
+@pytest.mark.slow
 def test_limits_are_of_each_strategy(tmp_path: Path) -> None:
     limited = replace(SEVERAL, strategies=(replace(PARTS[0], max_position=0.25), PARTS[1]))
     sim = start(tmp_path, limited)
@@ -106,6 +110,7 @@ def test_limits_are_of_each_strategy(tmp_path: Path) -> None:
     assert any(message.startswith("slow: target weights are cut") for _, _, message in sim.alerts)
 
 
+@pytest.mark.slow
 def test_opposite_orders_of_two_strategies_never_live_together(tmp_path: Path) -> None:
     """Brokers refuse them as wash trades. The later one waits, and its target is kept."""
     days = {"2024-01-08": ([0.9, 0.0, 0.0], [0.0, 0.9, 0.0]), "2024-01-10": ([0.0, 0.9, 0.0], [0.9, 0.0, 0.0])}
@@ -135,6 +140,7 @@ def test_opposite_orders_of_two_strategies_never_live_together(tmp_path: Path) -
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 def test_flatten_sells_the_shares_of_every_strategy(tmp_path: Path) -> None:
     sim = start(tmp_path)
     sim.day(date(2024, 1, 9))
@@ -144,6 +150,7 @@ def test_flatten_sells_the_shares_of_every_strategy(tmp_path: Path) -> None:
     assert not any(shares for book in sim.daemon._c.ledger.books.values() for shares in book.positions.values())
 
 
+@pytest.mark.slow
 def test_shares_of_a_removed_strategy_are_reported_and_can_be_sold(tmp_path: Path) -> None:
     sim = start(tmp_path)
     sim.day(date(2024, 1, 9))
@@ -157,6 +164,7 @@ def test_shares_of_a_removed_strategy_are_reported_and_can_be_sold(tmp_path: Pat
     assert not any(sim.daemon.trader.positions.values())
 
 
+@pytest.mark.slow
 def test_corporate_actions_are_split_over_the_books(tmp_path: Path) -> None:
     sim = start(tmp_path)
     sim.day(date(2024, 1, 12))
@@ -197,6 +205,7 @@ def test_several_strategies_are_recorded_with_the_settings() -> None:
     assert [part.capital for part in allocations(SEVERAL)] == [60_000.0, 30_000.0]
 
 
+@pytest.mark.slow
 def test_status_shows_the_parts_and_their_distances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from finrl_pod_app.paper.status_view import show_status
 
@@ -212,6 +221,7 @@ def test_status_shows_the_parts_and_their_distances(tmp_path: Path, capsys: pyte
     assert "distance to target" in shown
 
 
+@pytest.mark.slow
 def test_distance_to_target_is_that_of_the_account(tmp_path: Path) -> None:
     sim = start(tmp_path)
 
@@ -228,6 +238,7 @@ def test_distance_to_target_is_that_of_the_account(tmp_path: Path) -> None:
     assert f"distance to target: {expected:.2%} of equity" in status_text(sim.store, sim.config)
 
 
+@pytest.mark.slow
 def test_metrics_read_only_new_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = start(tmp_path)
     sim.day(date(2024, 1, 9))

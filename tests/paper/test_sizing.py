@@ -43,6 +43,7 @@ def ordered(
     return orders_within_limits(missing, cash, shares, cost, fixed, terms)
 
 
+@pytest.mark.slow
 @given(books, st.decimals("0", "50000", places=2), rules)
 def test_orders_are_rounded_and_affordable_and_never_short(
     ledger: list[tuple[float, int, Decimal, bool]], cash: Decimal, terms: SizingRules

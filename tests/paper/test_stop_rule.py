@@ -32,6 +32,8 @@ from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import Floats, Positions, Window
 from tests.paper.factories import FixedSource, FunctionStrategy, SimulatedDaemon, config, prices
 
+pytestmark = pytest.mark.slow
+
 SLOW = MandateConfig(trade_speed=0.1)
 LAST = date(2024, 1, 25)
 

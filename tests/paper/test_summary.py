@@ -18,6 +18,8 @@ from finrl_pod.paper.monitoring.status import Metrics, status
 from finrl_pod.paper.settings import MonitoringSettings, StrategyConfig
 from tests.paper.factories import FunctionStrategy, RotatingStrategy, SimulatedDaemon, config
 
+pytestmark = pytest.mark.slow
+
 DAILY = config(monitoring=MonitoringSettings(summary_minutes=20))
 
 

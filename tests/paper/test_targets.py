@@ -47,6 +47,7 @@ def rows(sim: SimulatedDaemon) -> list[tuple[str, str, float]]:
     return [(row.session, row.state, float(row.distance)) for row in sim.store.rows(schema.targets)]
 
 
+@pytest.mark.slow
 def test_unfilled_orders_are_sent_again_until_the_target_is_reached(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, TIGHT, MonthlyStrategy(), prices(seed=1))
     sim.day(date(2024, 1, 9))
@@ -68,6 +69,7 @@ def test_unfilled_orders_are_sent_again_until_the_target_is_reached(tmp_path: Pa
     sim.assert_journal_matches_broker()
 
 
+@pytest.mark.slow
 def test_rest_of_a_partial_fill_is_ordered_the_next_session(tmp_path: Path) -> None:
     settings = config(orders=OrderSettings(fractional=True, collar=0.2))
     sim = SimulatedDaemon(tmp_path, settings, MonthlyStrategy(), kind=PartialFillBroker)
@@ -77,6 +79,7 @@ def test_rest_of_a_partial_fill_is_ordered_the_next_session(tmp_path: Path) -> N
     assert all(later < 0.7 * before for before, later in itertools.pairwise(distances))
 
 
+@pytest.mark.slow
 def test_target_is_given_up_with_an_alert_after_its_sessions(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, config(orders=OrderSettings(collar=0.2, target_sessions=2)), MonthlyStrategy())
 
@@ -92,6 +95,7 @@ def test_target_is_given_up_with_an_alert_after_its_sessions(tmp_path: Path) -> 
     assert sum(intent.symbol == "BB" for intent in sim.intents()) == 3  # the first session and two more
 
 
+@pytest.mark.slow
 def test_flatten_ends_a_target(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, TIGHT, MonthlyStrategy(), prices(seed=1))
     sim.day(date(2024, 1, 9))
@@ -103,6 +107,7 @@ def test_flatten_ends_a_target(tmp_path: Path) -> None:
     assert not any(sim.daemon.trader.positions.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode_settings", [TIGHT, config(orders=OrderSettings(collar=0.002, target_sessions=0))])
 def test_backtest_orders_again_as_the_daemon_does(tmp_path: Path, mode_settings: Any) -> None:
     panel, journal, last = prices(seed=1), tmp_path / "j.sqlite", date(2024, 2, 2)
@@ -119,6 +124,7 @@ def test_backtest_orders_again_as_the_daemon_does(tmp_path: Path, mode_settings:
     assert (len(bars) == 2) == (mode_settings.orders.target_sessions == 0)
 
 
+@pytest.mark.slow
 def test_strategy_that_decides_daily_replaces_its_target(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, TIGHT, FunctionStrategy(lambda _: np.array([0.3, 0.3, 0.3])))
     sim.day(date(2024, 1, 12))

@@ -16,6 +16,8 @@ from finrl_pod.paper.journal.ledger import MissingShares
 from finrl_pod.paper.journal.tax_lots import gains_report, write_gains
 from tests.paper.factories import SimulatedDaemon
 
+pytestmark = pytest.mark.slow
+
 END = date(2024, 2, 2)
 
 

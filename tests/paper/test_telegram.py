@@ -132,6 +132,7 @@ def test_status_is_answered_at_once(bot: Bot) -> None:
     assert bot.queued() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["halt", "resume", "flatten"])
 def test_commands_are_queued_after_their_confirmation(bot: Bot, name: str) -> None:
     bot.server.say(f"/{name}")

@@ -60,6 +60,7 @@ def test_identity_of_a_strategy_is_that_of_its_file(folder: Path) -> None:
     assert strategy_source(load(folder / "Mine.toml")).current().sha256 != before
 
 
+@pytest.mark.slow
 def test_replay_of_an_own_strategy_equals_its_backtest(folder: Path) -> None:
     _, out, _ = call(folder, "paper", "replay", "2019-01-02", "2019-01-31", folder / "Mine.toml", "--json")
     found = json.loads(out)
@@ -68,6 +69,7 @@ def test_replay_of_an_own_strategy_equals_its_backtest(folder: Path) -> None:
     assert found["strategy"] == "Mine"
 
 
+@pytest.mark.slow
 def test_strategy_that_exits_ends_a_replay_with_its_name(folder: Path) -> None:
     code, _, err = call(folder, "paper", "replay", "2019-01-02", "2019-01-31", folder / "Leaves.toml", "--json")
     assert code in (1, 2)
@@ -76,6 +78,7 @@ def test_strategy_that_exits_ends_a_replay_with_its_name(folder: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_strategy_that_exits_is_reported_and_the_daemon_goes_on(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(lambda _: sys.exit(0), name="leaves"))
     sim.day(date(2024, 1, 10))
@@ -91,6 +94,7 @@ class Unprintable(BaseException):
         raise ValueError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [asyncio.CancelledError(), GeneratorExit(), KeyboardInterrupt(), SystemExit(0), Unprintable(), RecursionError()],

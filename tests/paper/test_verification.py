@@ -16,6 +16,8 @@ from finrl_pod.paper.domain.records import FillPage, OrderRequest, Side, TimeInF
 from finrl_pod.paper.monitoring.verification import CHECKS, Verification, verify
 from tests.paper.factories import PartialFillBroker, SimulatedDaemon, own_orders
 
+pytestmark = pytest.mark.slow
+
 DAY = date(2024, 1, 10)
 
 

@@ -131,6 +131,7 @@ def test_judge_returns_is_public_and_refuses_bad_series() -> None:
             judge_returns(*values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bars", [60, 250, 1000])
 def test_size_of_the_alpha_test(bars: int) -> None:
     """About 2.5% of accounts with beta 1.3 and no alpha pass, also in short tests where the base earned much."""

@@ -198,6 +198,7 @@ def test_levels_of_all_looks_stay_below_five_percent() -> None:
     assert sum(levels) == pytest.approx(0.05 * (1 - 1 / 1001))
 
 
+@pytest.mark.slow
 def test_margin_sufficient_for_one_look_fails_at_the_tenth() -> None:
     def p_value(edge: float) -> float:
         return rule(apply_gate(evidence(edge), GATE), "edge").value or 0.0

@@ -115,6 +115,7 @@ def test_looks_at_the_same_market_count_together(registry: TrialRegistry) -> Non
     assert same == {full.sha256: (later.sha256[:12],), later.sha256: (full.sha256[:12],), other.sha256: ()}
 
 
+@pytest.mark.slow
 def test_first_look_at_test_years_of_a_built_in_panel_is_the_second(registry: TrialRegistry) -> None:
     sample = Store().load("sample")
     some = dataclasses.replace(
@@ -216,6 +217,7 @@ for i in range(12):
 """
 
 
+@pytest.mark.slow
 def test_concurrent_writes_are_all_recorded(registry: TrialRegistry) -> None:
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(registry.path), name], stderr=subprocess.PIPE)

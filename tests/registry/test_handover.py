@@ -152,6 +152,7 @@ class KilledAtWrite(ObjectStore):
 WRITES = 5  # three files, the champion, the hand-over
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from Python 3.12, if there are threads
 @pytest.mark.parametrize("writes", range(WRITES + 1))
 def test_kill_between_any_two_writes_leaves_the_old_or_the_new_champion(tmp_path: Path, writes: int) -> None:
@@ -197,6 +198,7 @@ def test_malformed_champion_is_an_error_of_the_registry(content: str) -> None:
         Handover.decode(data, "key")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in CHANGES.items() for value in values])
 def test_champion_with_a_malformed_field_is_an_error_of_the_registry(
     registry: AgentRegistry, name: str, value: object

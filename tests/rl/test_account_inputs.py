@@ -52,6 +52,7 @@ def test_extras_are_split_as_they_are_joined() -> None:
     assert spec("mlp").own == OWN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["equivariant", "linear"])
 def test_the_order_of_the_assets_does_not_matter(kind: str) -> None:
     order = [2, 0, 3, 1]
@@ -92,6 +93,7 @@ def test_values_depend_on_every_extra() -> None:
             assert (one - other).abs().max() > 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
 def test_every_algorithm_trains_on_accounts_with_extras(name: str, policy: str) -> None:

@@ -81,6 +81,7 @@ def backtest_equity(learner: Learner, rules: ExecutionRules) -> torch.Tensor:
     return ledger.equity[1:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
 @pytest.mark.parametrize("case", CASES)
 def test_backtest_equals_the_episode(case: str, policy: str) -> None:

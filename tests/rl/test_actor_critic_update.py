@@ -64,6 +64,7 @@ def algorithm_with_data(kernel: bool, members: int, algorithm: str = "sac", **se
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "settings"), CASES, ids=NAMES)
 @pytest.mark.parametrize("members", [1, 3])
 def test_updates_match_autograd(members: int, algorithm: str, settings: dict[str, Any]) -> None:
@@ -108,6 +109,7 @@ def test_member_with_nan_parameters_stops_and_others_continue(algorithm: str) ->
             assert torch.equal(fused.member(p)[1][name], value), name
 
 
+@pytest.mark.slow
 def test_results_are_independent_of_the_thread_count() -> None:
     before = torch.get_num_threads()
     try:
@@ -142,6 +144,7 @@ def test_subclass_uses_autograd_unless_it_sets_kernel() -> None:
     assert subclass._kernel is None
 
 
+@pytest.mark.slow
 def test_kernel_does_not_keep_its_algorithm_alive() -> None:
     gc.collect()
     gc.disable()

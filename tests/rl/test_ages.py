@@ -19,6 +19,7 @@ def off_policy(learner: Learner) -> OffPolicy:
     return learner.algorithm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", "a2c", "sac", "redq", "td3", "dqn", "analytic", "shac"])
 def test_learning_rates_depend_on_the_age_of_each_member(name: str) -> None:
     """A schedule that is 0 from some age on stops only the older member."""
@@ -32,6 +33,7 @@ def test_learning_rates_depend_on_the_age_of_each_member(name: str) -> None:
         assert torch.equal(before[1][key], training_state(learner, 1)[key]), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", "sac", "redq", "shac", "analytic", "dqn"])
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_learning_rate_changed_in_a_callback_is_used(name: str, in_place: bool) -> None:

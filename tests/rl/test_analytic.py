@@ -50,6 +50,7 @@ def objective(config: AnalyticConfig, env: MarketEnv, shift: tuple[str, int, flo
     return total / env.envs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
 @pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
 def test_gradient_matches_finite_differences(policy: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,7 @@ def test_a_planted_feature_gets_the_weight_and_scores_have_their_scale() -> None
     assert scaled(np.zeros(2), market, 0, 200).tolist() == [0.0, 0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rules", "mandate"),
     [
@@ -127,6 +128,7 @@ def test_costs_and_limits_of_the_mandate_count(rules: dict[str, Any], mandate: d
     assert not np.allclose(returns.gross, tilt_returns(market, RULES, MANDATE, 0, 201).gross)
 
 
+@pytest.mark.slow
 def test_an_agent_is_solved_whatever_seed_and_samples() -> None:
     env = small_env(planted_market())
     agents = [Learner(env, ClosedFormConfig(), seed=seed) for seed in (1, 2)]
@@ -137,6 +139,7 @@ def test_an_agent_is_solved_whatever_seed_and_samples() -> None:
     assert agents[0].act(env.reset(0)).shape == (2, 6, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["linear", "equivariant"])
 @pytest.mark.parametrize("name", [name for name in NAMES if ALGORITHMS[name].actions != "discrete"])
 def test_training_starts_from_the_solved_policy_and_is_pulled_back_to_it(name: str, policy: str) -> None:

@@ -23,6 +23,7 @@ SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (16,), "horizon": 40, "learn
 DOUBLE = torch.float64
 
 
+@pytest.mark.slow
 def test_categorical_matches_torch() -> None:
     logits = torch.randn(2, 3, 1, 4, generator=generator(0, 0, "logits"), dtype=DOUBLE)
     no_log_std = logits.new_empty(2, 0)
@@ -42,6 +43,7 @@ def test_categorical_samples_follow_the_softmax() -> None:
     torch.testing.assert_close(share.double(), torch.softmax(logits, -1), atol=0.005, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [CARTPOLE, PENDULUM])
 @pytest.mark.parametrize("record", [PPOConfig, A2CConfig])
 def test_members_equal_single_runs(name: str, record: type[Any]) -> None:

@@ -129,6 +129,7 @@ def test_h_term_adds_its_gradient_to_the_loss(name: str, monkeypatch: pytest.Mon
     assert (gradients[2.0] - gradients[0.0]).abs().max() > 1e-4
 
 
+@pytest.mark.slow
 @BOTH_ALGORITHMS
 def test_members_are_independent_and_resume_exactly(name: str) -> None:
     settings = {**H_TERM, "learning_rate_schedule": "constant"}

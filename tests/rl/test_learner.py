@@ -79,6 +79,7 @@ def test_learning_rate_follows_its_schedule(
     assert rates == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @POLICIES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equal_seeds_give_bit_identical_weights(policy: str, dtype: torch.dtype) -> None:

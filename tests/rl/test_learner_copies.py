@@ -24,6 +24,7 @@ def same_state(one: Learner, other: Learner, p: int) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", NAMES)
 def test_copies_continue_as_the_learner_does(name: str, dtype: torch.dtype) -> None:

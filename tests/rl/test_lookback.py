@@ -140,6 +140,7 @@ def test_long_tables_are_encoded_in_pieces_where_no_gradient_is_needed(monkeypat
 NAMES = ("ppo", "a2c", "sac", "td3", "dqn", "analytic", "shac")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_members_with_encoders_are_single_runs(name: str) -> None:
     settings = {"encoder": "gru", "weight_decay": 0.1, **SMALL}
@@ -155,6 +156,7 @@ def test_members_with_encoders_are_single_runs(name: str) -> None:
         assert any("lookback_" in key and not torch.equal(before[key], after[key]) for key in after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_saved_agent_acts_on_windows_as_the_learner_does(name: str, policy: str) -> None:
@@ -192,6 +194,7 @@ def test_resuming_continues_exactly_with_an_encoder() -> None:
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
+@pytest.mark.slow
 def test_it_learns_what_a_past_row_alone_shows() -> None:
     encoder, features = encoder_of(4), draw(200, N, F)
     table = FeatureTable(features, torch.ones(200, N, dtype=torch.bool), 4)

@@ -92,6 +92,7 @@ def make(record: type[Any], name: str, members: tuple[int, ...], **settings: Any
     return Learner(GymnasiumVecEnv(name, envs=2, members=members), record(**SMALL, **settings), seed=3, dtype=DOUBLE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [PENDULUM, CARTPOLE])
 @pytest.mark.parametrize("record", [PPOConfig, A2CConfig])
 def test_statistics_of_members_equal_single_runs(name: str, record: type[Any]) -> None:
@@ -106,6 +107,7 @@ def test_statistics_of_members_equal_single_runs(name: str, record: type[Any]) -
                 torch.testing.assert_close(value, alone[key], rtol=1e-9, atol=1e-9, msg=key)
 
 
+@pytest.mark.slow
 def test_resumed_run_is_bit_identical() -> None:
     uninterrupted = make(PPOConfig, PENDULUM, (0, 1), learning_rate_schedule="constant")
     uninterrupted.learn(3 * uninterrupted.iteration_samples)

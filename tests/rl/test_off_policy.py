@@ -216,6 +216,7 @@ def test_targets_are_updated_every_target_interval_actor_updates() -> None:
     assert moved == [6, 12]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddpg", "td3"])
 def test_ddpg_and_td3_updates_match_plain_torch(name: str) -> None:
     """Four updates with target smoothing, clipped double Q, Adam, policy delay and Polyak averaging."""

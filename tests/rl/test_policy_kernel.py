@@ -103,6 +103,7 @@ def compare_minibatches(ppo: PPO, monkeypatch: pytest.MonkeyPatch) -> list[list[
     return states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gaps", [False, True], ids=["all tradable", "gaps"])
 @pytest.mark.parametrize("kind", ["portfolio", "mandate", "stock_trading"])
 @pytest.mark.parametrize(
@@ -119,6 +120,7 @@ def test_mlp_steps_match_autograd_and_adam(
     assert not torch.equal(states[0][0], states[-1][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gaps", [False, True], ids=["all tradable", "gaps"])
 @pytest.mark.parametrize("kind", ["portfolio", "mandate", "stock_trading"])
 @pytest.mark.parametrize(
@@ -136,6 +138,7 @@ def test_equivariant_steps_match_autograd_and_adam(
     assert float((moved == 0).float().mean()) < 0.02, "almost every weight must have a gradient"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [1, 8])
 def test_single_asset(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one asset the actor tower has one output, for which the kernel has a separate branch."""
@@ -145,6 +148,7 @@ def test_single_asset(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(states) >= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [3, 8])  # members split over threads, and one thread per member
 def test_members_stop_as_in_torch(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member with a large KL skips steps, one with NaN parameters stops, large gradients are clipped."""

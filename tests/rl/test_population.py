@@ -65,6 +65,7 @@ def assert_near(one: torch.Tensor, other: torch.Tensor, label: str) -> None:
     assert torch.allclose(one, other, rtol=1e-9, atol=1e-9), f"{label}: {one} against {other}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_four_members_equal_four_single_runs(policy: str) -> None:
     batch = run(MEMBERS, policy=policy)
@@ -78,6 +79,7 @@ def test_four_members_equal_four_single_runs(policy: str) -> None:
     assert all((weights[a] - weights[b]).abs().max() > 0.01 for a in MEMBERS for b in MEMBERS if a < b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_diverging_member_does_not_affect_others(policy: str) -> None:
     batch = run(MEMBERS, nan_at=(2, 9), policy=policy)
@@ -87,6 +89,7 @@ def test_diverging_member_does_not_affect_others(policy: str) -> None:
         assert_equals_single_run(batch, single_run(member, policy), member)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_member_with_non_finite_loss_keeps_its_parameters(policy: str) -> None:
     settings = [dict(each) for each in SETTINGS]
@@ -100,6 +103,7 @@ def test_member_with_non_finite_loss_keeps_its_parameters(policy: str) -> None:
     assert torch.isfinite(learner.algorithm.parameters.flat).all()
 
 
+@pytest.mark.slow
 def test_order_of_members_does_not_matter() -> None:
     order = (3, 0, 1)
     reordered, _ = run(order, policy="mlp")

@@ -134,6 +134,7 @@ class ReferencePPO:
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(leaves.values()))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunked", [False, True], ids=["one pass", "in chunks"])
 @pytest.mark.parametrize("baseline", [True, False], ids=["group baseline", "no baseline"])
 @pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])

@@ -84,6 +84,7 @@ def target_critic_value(algorithm: SHAC, trajectory: differentiable.Trajectory, 
     return float(algorithm._value(views, bar, account).detach())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
 def test_actor_gradient_matches_finite_differences(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     learner, algorithm = small_learner(policy)

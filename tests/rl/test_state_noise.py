@@ -86,6 +86,7 @@ def test_noise_matrix_is_resampled_at_its_interval() -> None:
     assert (whole == whole[0]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", [PPOConfig, A2CConfig])
 @pytest.mark.parametrize(
     "extra", [{}, {"h_term": 1.0, "normalise": True}], ids=["plain", "with regulariser and normalisation"]

@@ -143,6 +143,7 @@ def order_outside_hours(run: Run) -> None:
     run.send("late", 1709303400.0, status=422, answer={"message": "opg orders are not accepted"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inject", "sentence"),
     [
@@ -164,6 +165,7 @@ def test_injected_faults_are_detected(run: Run, inject: Callable[[Run], None], s
     assert any(sentence in fault for fault in run.verdict().faults), run.verdict().faults
 
 
+@pytest.mark.slow
 def test_compare_fills_reports_differences(run: Run, tmp_path: Path) -> None:
     one = run.verdict()
     assert compare_fills(one, run.verdict()) == []

@@ -87,6 +87,7 @@ def agent(market: MarketTensor, rules: EnvironmentConfig, mandate: MandateConfig
     return AgentSnapshot("agent", None, facts, weights, {}, market.normaliser, {}, 0, "", 0, "0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["equivariant", "linear", "mlp"])
 @pytest.mark.parametrize("name", CASES)
 def test_deployed_agents_decide_as_in_their_environment(name: str, kind: str) -> None:

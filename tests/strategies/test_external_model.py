@@ -29,6 +29,7 @@ class Linear:
         return (np.argmax(scores) if self.discrete else np.tanh(scores)), None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -58,6 +59,7 @@ def test_a_backtest_repeats_the_episode_of_the_view(settings: dict[str, Any]) ->
     assert tested.result.name == "Linear"
 
 
+@pytest.mark.slow
 def test_training_bars_are_in_sample_and_the_test_is_a_look() -> None:
     market = fp.make_market("sample")
     model = Linear(market.gym())
@@ -83,6 +85,7 @@ def test_models_with_other_weights_are_other_subjects() -> None:
     assert unknown[0] != unknown[1]
 
 
+@pytest.mark.slow
 def test_a_model_needs_its_market_and_valid_actions() -> None:
     market = fp.make_market("sample")
     model = Linear(market.gym())
@@ -96,6 +99,7 @@ def test_a_model_needs_its_market_and_valid_actions() -> None:
     assert repr(market.strategy(model, "mine")).startswith("PolicyStrategy('mine'")
 
 
+@pytest.mark.slow
 def test_a_look_is_not_counted_for_a_backtest_that_fails() -> None:
     market = fp.make_market("sample")
 

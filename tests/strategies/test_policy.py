@@ -88,6 +88,7 @@ def backtest_result(strategy: PolicyStrategy, source: Panel, rules: EnvironmentC
     return backtest(strategy, source, MarketPeriod(market, FIRST, LAST, rules_of(rules), rules.cash))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["equivariant", "linear", "mlp"])
 @pytest.mark.parametrize("name", RULES)
 def test_backtest_equals_the_tournaments_score(name: str, kind: str) -> None:
@@ -102,6 +103,7 @@ def test_backtest_equals_the_tournaments_score(name: str, kind: str) -> None:
     assert len(np.unique(result.equity)) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["equivariant", "linear", "mlp"])
 def test_backtest_of_a_look_back_agent_equals_the_tournaments_score(kind: str) -> None:
     """Also on the first bars, whose windows are shorter than the encoder's."""
@@ -272,6 +274,7 @@ SAME_CLOSE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAME_CLOSE)
 def test_backtest_equals_the_environment(name: str) -> None:
     """Filled at the observed close, an agent's account is the same in its environment and in the backtest.

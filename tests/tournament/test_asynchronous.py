@@ -71,6 +71,7 @@ def replayed(config: RunConfig, log: Path, folder: Path) -> list[tuple[Any, ...]
     return board(folder)
 
 
+@pytest.mark.slow
 def test_every_assignment_has_one_result_whatever_is_lost(tmp_path: Path) -> None:
     config = async_config()
     tournament(config, tmp_path, executor=ShuffledExecutor(config, 3, seed=1, loss=0.2)).run()
@@ -87,6 +88,7 @@ def test_every_assignment_has_one_result_whatever_is_lost(tmp_path: Path) -> Non
     assert state.get("pending", []) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
 def test_replay_of_the_log_reaches_the_same_leaderboard(seed: int, tmp_path: Path) -> None:
     config = async_config(cohorts=(SAC,))
@@ -96,6 +98,7 @@ def test_replay_of_the_log_reaches_the_same_leaderboard(seed: int, tmp_path: Pat
     assert read_run(tmp_path / "again" / "events.jsonl") == read_run(log)
 
 
+@pytest.mark.slow
 def test_order_of_results_matters(tmp_path: Path) -> None:
     """Otherwise the replay above would show nothing."""
     config = async_config()
@@ -110,6 +113,7 @@ class Crash(BaseException):
     """Simulated power loss."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 4])
 def test_interrupted_run_loses_nothing_and_resumes_on_other_shards(
     shards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -143,6 +147,7 @@ def test_an_assignment_that_always_loses_its_shard_ends_the_run(tmp_path: Path) 
         tournament(config, tmp_path, executor=ShuffledExecutor(config, 1, loss=1.0)).run()
 
 
+@pytest.mark.slow
 def test_agents_are_not_trained_beyond_the_length_of_a_tournament(tmp_path: Path) -> None:
     """Two groups, one of which gets most of the assignments."""
 
@@ -176,6 +181,7 @@ def test_a_scheduler_counts_a_score_once() -> None:
     assert once.insert([one]) == once
 
 
+@pytest.mark.slow
 def test_trainer_is_stateless(tmp_path: Path) -> None:
     """The same assignment gives the same result whatever a shard trained before."""
     config = async_config()
@@ -193,6 +199,7 @@ def test_trainer_is_stateless(tmp_path: Path) -> None:
     assert [score.score for score in one.scores] == [score.score for score in two.scores]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheduler", "low", "high"), [("asynchronous", 0.95, 1.0), ("generational", 0.6, 0.65)])
 def test_a_slow_shard_keeps_only_a_generation_waiting(scheduler: str, low: float, high: float, tmp_path: Path) -> None:
     """Four shards, one half as fast, on virtual time: share of it in which they train."""

@@ -109,6 +109,7 @@ class Crash(BaseException):
     """Simulated power loss."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", [9, 26, 45])
 def test_interrupted_run_ends_like_an_uninterrupted_one(
     point: int, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -144,6 +145,7 @@ def test_interrupted_run_ends_like_an_uninterrupted_one(
     assert all(torch.equal(x, other[name]) for name, x in last.items())
 
 
+@pytest.mark.slow
 def test_missing_or_damaged_replay_file_is_reported(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     tournament(mixed_config(generations=2), folder).run()
@@ -156,6 +158,7 @@ def test_missing_or_damaged_replay_file_is_reported(finished: Path, tmp_path: Pa
         load_segments(run, 1, 1)
 
 
+@pytest.mark.slow
 def test_a_wall_clock_limit_is_shared_by_the_cohorts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock that advances by a second at each reading, the first cohort must not use all of the limit."""
     readings = itertools.count()

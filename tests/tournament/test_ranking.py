@@ -106,6 +106,7 @@ def test_novelty_decides_about_parents(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found == parents
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_scores_of_all_agents(tmp_path: Path) -> None:
     run = tournament(small_config(pods=3), tmp_path / "run")
     outcome = run.run()

@@ -146,6 +146,7 @@ def test_unused_snapshots_are_removed_and_other_files_kept(run: RunDirectory) ->
     assert names(folder) == sorted([*expected, "models", "notes.txt"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", range(8))
 def test_failed_write_leaves_the_last_generation_intact(
     run: RunDirectory, failing: int, monkeypatch: pytest.MonkeyPatch
@@ -173,6 +174,7 @@ def test_failed_write_leaves_the_last_generation_intact(
     assert RunDirectory.open(run.path).state() == state(1)
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_the_event_files(run: RunDirectory) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

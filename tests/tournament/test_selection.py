@@ -180,6 +180,7 @@ def test_missing_returns_are_named(selection: str) -> None:
         choose(board, TournamentConfig(champion=2, selection=selection), returns)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_run_saves_what_its_champion_is_selected_by(tmp_path: Path) -> None:
     config = small_config(pods=4, leaderboard=6)
     outcome = tournament(config, tmp_path / "run").run()

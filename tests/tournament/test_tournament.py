@@ -55,6 +55,7 @@ def test_equal_seeds_give_bit_identical_runs(finished: Path, tmp_path: Path) -> 
     assert file_contents(tmp_path / "again") == file_contents(finished)
 
 
+@pytest.mark.slow
 def test_other_seed_gives_other_results(finished: Path, tmp_path: Path) -> None:
     tournament(small_config(seed=6), tmp_path / "other").run()
     assert state(tmp_path / "other")["leaderboard"] != state(finished)["leaderboard"]
@@ -154,6 +155,7 @@ def inject_nan_weights(monkeypatch: pytest.MonkeyPatch, slots: set[int], generat
     monkeypatch.setattr(PPO, "update", update_with_nan)
 
 
+@pytest.mark.slow
 def test_diverged_agent_has_no_score_and_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inject_nan_weights(monkeypatch, slots={1}, generations={0})
     config = small_config(exploit_fraction=0.0, reinit_fraction=0.0, generations=1)
@@ -186,6 +188,7 @@ def test_divergence_of_all_agents_is_reported(tmp_path: Path, monkeypatch: pytes
         tournament(small_config(), tmp_path / "run").run()
 
 
+@pytest.mark.slow
 def test_run_with_a_diverged_agent_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inject_nan_weights(monkeypatch, slots={1}, generations={0})
     uninterrupted = tournament(small_config(), tmp_path / "whole").run()
@@ -231,6 +234,7 @@ def test_nan_weights_have_nan_scores() -> None:
         assert scores[p] == pytest.approx(metrics_of(ledger, market)[0], rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("generations", [1, 50])
 def test_time_limit_also_stops_within_a_generation(generations: int, tmp_path: Path) -> None:
     config = small_config(generations=generations, samples_per_generation=400 * SAMPLES, seconds=0.3)
@@ -242,6 +246,7 @@ def test_time_limit_also_stops_within_a_generation(generations: int, tmp_path: P
     assert (again.leaderboard, again.samples) == (outcome.leaderboard, outcome.samples)
 
 
+@pytest.mark.slow
 def test_progress_counts_samples_up_to_the_budget(tmp_path: Path) -> None:
     reports: list[Progress] = []
     tournament(small_config(), tmp_path / "run", report=reports.append).run()

@@ -81,12 +81,14 @@ def test_non_finite_returns_are_none() -> None:
     assert result.ensemble.mean is None
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_evaluation() -> None:
     config = TrainingConfig("gym:Pendulum-v1", PPOConfig(), steps=100)
     in_process = evaluate(lambda obs: obs[..., :1], config, 3)
     assert evaluate(lambda obs: obs[..., :1], dataclasses.replace(config, workers=2), 3) == in_process
 
 
+@pytest.mark.slow
 def test_stopped_and_failed_evaluations_are_reported() -> None:
     config = TrainingConfig(NAME.format("Broken"), PPOConfig(), steps=100)
     with pytest.raises(Interrupted):

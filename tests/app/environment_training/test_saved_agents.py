@@ -31,6 +31,7 @@ def trained(out: Path, algorithm: str, env: str, *settings: str, members: int = 
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "env", "settings"),
     [
@@ -98,6 +99,7 @@ def test_played_episode_without_an_end_is_cut_off(
         assert image.n_frames == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -18,6 +18,7 @@ def train(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ippo", "mappo", "maddpg", "league"])
 def test_every_algorithm_trains_traders(algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
@@ -37,6 +38,7 @@ def test_makers_quotes_are_scored(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert 0 < result["share_of_optimum"] <= 1
 
 
+@pytest.mark.slow
 def test_seeds_and_settings_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["--market", "execution", "--set", "hidden=[8]", "--set", "risk_aversion=0.0", *SMALL, "--steps", "640"]
     results = [
@@ -50,6 +52,7 @@ def test_seeds_and_settings_decide(tmp_path: Path, capsys: pytest.CaptureFixture
     assert config["market"]["risk_aversion"] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

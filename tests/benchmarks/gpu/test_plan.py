@@ -29,6 +29,7 @@ def plan(*flags: str) -> dict[str, Any]:
     return {row["name"]: row["value"] for row in json.loads(done.stdout)["rows"]}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not is_triton_installed(), reason="needs triton")
 def test_counts_are_at_most_the_stored_ones() -> None:
     stored = {row["name"]: row["value"] for row in json.loads(PLAN_FILE.read_text(encoding="utf-8"))["rows"]}
@@ -38,6 +39,7 @@ def test_counts_are_at_most_the_stored_ones() -> None:
     assert min(counted[name] for name in COUNTED) >= 1
 
 
+@pytest.mark.slow
 def test_recorder_counts_what_runs_and_no_views() -> None:
     x = torch.ones(8, 4)
     recording = record(lambda: (x.t() @ x).sum())
@@ -46,6 +48,7 @@ def test_recorder_counts_what_runs_and_no_views() -> None:
     assert recording.widest == 64
 
 
+@pytest.mark.slow
 def test_recorder_finds_syncs() -> None:
     x = torch.ones(4)
     assert record(lambda: float(x.sum())).syncs == ["aten._local_scalar_dense.default"]
@@ -54,6 +57,7 @@ def test_recorder_finds_syncs() -> None:
     assert not record(lambda: x[torch.arange(2)] + 1.0).syncs
 
 
+@pytest.mark.slow
 def test_recorder_finds_moved_buffers_and_baked_numbers() -> None:
     x, buffers = torch.ones(4), [torch.ones(4), torch.ones(4)]
     first, second = (record(lambda b=b, i=i: x * b + i) for i, b in enumerate(buffers))  # type: ignore[misc]
@@ -78,6 +82,7 @@ def test_device_script_saves_every_row_at_once(tmp_path: Path) -> None:
     assert [row["name"] for row in json.loads(out.read_text(encoding="utf-8"))["rows"]] == ["triton"]
 
 
+@pytest.mark.slow
 def test_leaked_future_row_says_how_long_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "LEAK_SHARE", 0.2)
     (row,) = device._leaked_future(600, torch.device("cpu"))
@@ -101,6 +106,7 @@ def test_fails():
 """
 
 
+@pytest.mark.slow
 def test_tests_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "test_a.py").write_text(TESTS)
     monkeypatch.setattr(device, "TEST_FOLDER", tmp_path)

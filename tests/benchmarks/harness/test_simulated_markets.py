@@ -104,6 +104,7 @@ def test_random_walks_are_geometric() -> None:
     assert table[..., 0] == pytest.approx(close / 100, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_shuffling_permutes_the_ranks_of_each_bar() -> None:
     values = np.random.default_rng(8).normal(size=(BARS, ASSETS))
     values[3] = np.nan

@@ -14,6 +14,7 @@ from finrl_pod.settings.run import EnvironmentConfig
 BARS, ASSETS, INFORMATION_COEFFICIENT = 3000, 6, 0.15
 
 
+@pytest.mark.slow
 def test_costs_favour_policies_that_trade_less() -> None:
     market, train_last = planted_market(1, BARS, ASSETS, INFORMATION_COEFFICIENT)
     free, costly = (

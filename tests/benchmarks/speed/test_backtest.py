@@ -47,6 +47,7 @@ def test_peer_is_compared_by_rate_and_wealth(tmp_path: Path) -> None:
     assert "fee" in rows["wealth_costs_bt"].config["difference"]
 
 
+@pytest.mark.slow
 def test_invalid_settings_and_peers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backtest", "--variations", "0"]) == 2
     assert "--variations must be at least 1, got 0" in capsys.readouterr().err

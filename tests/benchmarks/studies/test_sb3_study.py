@@ -26,6 +26,7 @@ TRANSLATED = {
 CELLS = [cell for stage in STAGES for cell in stage]
 
 
+@pytest.mark.slow
 def test_every_zoo_entry_configures_a_learner() -> None:
     for cell in CELLS:
         assert cell.zoo.keys() <= TRANSLATED, cell

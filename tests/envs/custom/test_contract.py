@@ -110,6 +110,7 @@ FAULTS: Sequence[tuple[Change, str, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "rule", "message"), FAULTS, ids=lambda x: x if isinstance(x, str) else "")
 def test_faults_are_told_in_words(change: Change, rule: str, message: str) -> None:
     found = faults(change, max_steps=200)

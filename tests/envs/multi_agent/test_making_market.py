@@ -72,6 +72,7 @@ def test_inventory_stays_within_its_limits() -> None:
     assert held.abs().max() == 1
 
 
+@pytest.mark.slow
 def test_makers_share_the_orders_and_the_nearer_quote_gets_more() -> None:
     one = dataclasses.replace(SMALL, running_penalty=0.0, max_inventory=20)
     two = dataclasses.replace(one, makers=2)

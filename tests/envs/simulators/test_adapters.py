@@ -121,6 +121,7 @@ def test_tensors_of_the_simulator_are_not_copied() -> None:
     assert out.observation.data_ptr() == clipped._last_output.data_ptr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["VecTask that returns its buffer", "rsl_rl"])
 def test_ppo_learns_on_it(name: str) -> None:
     """Pushing against the drift keeps the point near zero."""

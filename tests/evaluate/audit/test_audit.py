@@ -55,6 +55,7 @@ def only(findings: list[Finding]) -> Finding:
 # ---------------------------------------------------------------------- sound pipelines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opens", [False, True])
 def test_a_sound_pipeline_passes(opens: bool) -> None:
     subject = sound_pipeline(panel(gap=True, opens=opens), strategies={"momentum": MOMENTUM})
@@ -142,6 +143,7 @@ def tiny_next_return(prices: Panel) -> Floats:
     return 1e-9 * next_return_less_its_mean(prices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peek", [next_return_less_its_mean, trades_in_twenty_bars, tiny_next_return])
 def test_relative_and_small_peeks_are_found(peek: Callable[[Panel], Floats]) -> None:
     with registered_feature("peek", peek) as name:
@@ -163,6 +165,7 @@ def test_features_that_fail_on_later_prices_are_no_pass() -> None:
     assert "only these prices" in finding.message
 
 
+@pytest.mark.slow
 def test_centred_moving_average_is_found() -> None:
     with registered_feature("centred", centred_average) as name:
         finding = only(check_lookahead(sound_pipeline(names=(*FEATURES, name)), PROBES))
@@ -170,12 +173,14 @@ def test_centred_moving_average_is_found() -> None:
     assert finding.bar == str(panel().times[0].astype("datetime64[D]"))  # the second bar is always probed
 
 
+@pytest.mark.slow
 def test_feature_scaled_by_all_bars_is_found() -> None:
     with registered_feature("scaled", scaled_by_all_bars) as name:
         finding = only(check_lookahead(sound_pipeline(names=(name, *FEATURES)), PROBES))
     assert finding.part == "feature scaled"
 
 
+@pytest.mark.slow
 def test_normaliser_refitted_on_all_bars_is_found() -> None:
     refitted = sound_pipeline(build=lambda p: build_market(p, FEATURES, (0, len(p.times) - 1)))
     findings = check_lookahead(refitted, PROBES)
@@ -183,6 +188,7 @@ def test_normaliser_refitted_on_all_bars_is_found() -> None:
     assert all(f.status == "fail" and "depends on the future" in f.message for f in findings)
 
 
+@pytest.mark.slow
 def test_spread_of_a_later_bar_is_found() -> None:
     full = panel()
     full = dataclasses.replace(full, spread=np.random.default_rng(0).uniform(0, 0.01, full.close.shape))
@@ -197,6 +203,7 @@ def test_spread_of_a_later_bar_is_found() -> None:
     assert not [f for f in check_lookahead(sound_pipeline(full), PROBES) if f.status == "fail"]
 
 
+@pytest.mark.slow
 def test_back_fill_is_found() -> None:
     subject = sound_pipeline(panel(gap=True), prepare=back_filled, make_env=None)
     # Within a gap the price of the next bar is already present.
@@ -217,6 +224,7 @@ def _with_probe_in_gap(full: Panel) -> Panel:
     return dataclasses.replace(full, close=close, tradable=tradable)
 
 
+@pytest.mark.slow
 def test_environment_that_observes_the_next_bar_is_found() -> None:
     finding = only(check_lookahead(sound_pipeline(make_env=environment(LookaheadEnv)), PROBES))
     assert finding.part in ("the environment's observation", "the environment's final observation")
@@ -225,6 +233,7 @@ def test_environment_that_observes_the_next_bar_is_found() -> None:
     assert finding.bar >= str(panel().times[OUT_OF_SAMPLE - 30].astype("datetime64[D]"))
 
 
+@pytest.mark.slow
 def test_member_that_uses_the_next_bar_is_named() -> None:
     markets: list[MarketTensor] = []
     frozen = normaliser_of(panel())
@@ -388,6 +397,7 @@ def test_flaws_are_warnings_and_invalid_prices_are_failures() -> None:
     assert not clean(check_data(dataclasses.replace(panel(), close=close)))
 
 
+@pytest.mark.slow
 def test_random_strategies_and_features_are_found() -> None:
     finding = only(check_determinism(sound_pipeline(strategies={"random": RandomStrategy()})))
     assert (finding.check, finding.part) == ("determinism", "strategy random")
@@ -397,6 +407,7 @@ def test_random_strategies_and_features_are_found() -> None:
         assert only(check_determinism(sound_pipeline(names=(name,), make_env=None))).part == "feature noise"
 
 
+@pytest.mark.slow
 def test_pipeline_without_strategies_or_environment_passes() -> None:
     pipeline: Pipeline = sound_pipeline(strategies={}, make_env=None)
     assert clean(

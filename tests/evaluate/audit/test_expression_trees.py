@@ -7,6 +7,7 @@ import functools
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from finrl_pod_app.setup.extension_checks import PROBES, random_panel
 
@@ -15,6 +16,8 @@ from finrl_pod.evaluate.audit.lookahead import check_lookahead
 from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import Floats, MarketTensor, Panel
+
+pytestmark = pytest.mark.slow
 
 TREES, SEED = 250, 45
 BARS, ASSETS, DEPTH = 120, 5, 3

@@ -19,6 +19,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("_
 PROBES, WARM_UP = 60, 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_plant(name: str) -> None:
     module = importlib.import_module(f"{planted.__name__}.{name}")

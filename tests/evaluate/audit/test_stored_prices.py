@@ -31,6 +31,7 @@ def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Store().save(panel())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lag", "fails"), [(2, True), (-5, False)])
 def test_strategies_that_load_later_prices_on_import_fail(tmp_path: Path, lag: int, fails: bool) -> None:
     (tmp_path / "own.py").write_text(STRATEGY.format(lag=lag))
@@ -41,6 +42,7 @@ def test_strategies_that_load_later_prices_on_import_fail(tmp_path: Path, lag: i
     assert any(f.check == "external data" and "own.py opens" in f.message for f in findings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lag", "fails"), [(1, True), (-1, False)])
 def test_features_that_load_later_prices_fail(lag: int, fails: bool) -> None:
     def stored_close(prices: Panel) -> Floats:

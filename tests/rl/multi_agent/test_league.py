@@ -53,6 +53,7 @@ def test_harder_champions_are_drawn_more() -> None:
     assert 0.2 < float(share[1]) < 0.3
 
 
+@pytest.mark.slow
 def test_self_play_leaves_little_to_gain_by_a_best_response() -> None:
     config = default_ppo(hidden=(16,), horizon=6, gae_lambda=1.0, minibatches=4)
     league = League(market(envs=256), config, generations=4, seed=0)
@@ -70,6 +71,7 @@ def test_a_market_without_a_member_for_each_seat_is_refused() -> None:
         League(market(1), AGENT)
 
 
+@pytest.mark.slow
 def test_learning_rates_follow_the_schedule() -> None:
     weights = []
     for schedule in ("linear", "constant"):

@@ -82,6 +82,7 @@ def test_actors_move_up_their_critic_by_their_own_action_alone() -> None:
         torch.testing.assert_close(values, agent._values(critic, batch["state"], batch["own"], joint)[:, :, i])
 
 
+@pytest.mark.slow
 def test_a_single_agent_learns_to_trade_early_when_risk_averse() -> None:
     config = ExecutionMarketConfig(steps=4, risk_aversion=1e-5, max_rate=3.0)
     settings = MADDPGConfig(
@@ -98,6 +99,7 @@ def test_every_setting_is_changed_by_a_test() -> None:
     assert list(CHANGES) == [field.name for field in dataclasses.fields(MADDPGConfig)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_setting_has_an_effect(name: str) -> None:
     plain = make()

@@ -83,6 +83,7 @@ def test_data_host_accepts_get_only(httpserver: HTTPServer) -> None:
     assert httpserver.log == []
 
 
+@pytest.mark.slow
 def test_endless_response_is_abandoned(httpserver: HTTPServer) -> None:
     """Each chunk arrives in time: the time of the whole response is limited."""
 
@@ -118,6 +119,7 @@ def serve_dripping(start: bytes, drop: bytes, seconds: float = 30.0) -> str:
     return f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "drop"),
     [
@@ -147,6 +149,7 @@ def test_single_bytes_do_not_extend_a_request(start: bytes, drop: bytes) -> None
     assert "did not end" in str(outcome[0])
 
 
+@pytest.mark.slow
 def test_fast_clock_leaves_two_real_seconds_to_answer(httpserver: HTTPServer) -> None:
     class FastClock(ShortTimeoutClock):
         def real_seconds(self, seconds: float) -> float:
@@ -170,6 +173,7 @@ def test_deadline_of_one_request_does_not_end_the_next(httpserver: HTTPServer) -
     wait_until(lambda: not any(isinstance(thread, threading.Timer) for thread in threading.enumerate()))
 
 
+@pytest.mark.slow
 def test_server_never_receives_more_than_the_limit(start_server: StartServer, tmp_path: Path) -> None:
     """Eight threads send concurrently; the server counts on the clock that it shares with its client."""
     client = start_server(Settings(partial=0.0), pace=Pace(300.0, 300.0), clock=tmp_path / "clock.json")
@@ -220,6 +224,7 @@ def test_updates_are_returned_once(connected: tuple[Client, UpdateStream]) -> No
     assert stream.updates() == ()
 
 
+@pytest.mark.slow
 def test_lost_connection_is_reopened(connected: tuple[Client, UpdateStream]) -> None:
     client, stream = connected
     client.server.faults.add([Fault("disconnect", event="pending_new")])
@@ -230,6 +235,7 @@ def test_lost_connection_is_reopened(connected: tuple[Client, UpdateStream]) -> 
     wait_until(lambda: [u.event for u in stream.updates()][-1:] == ["fill"])
 
 
+@pytest.mark.slow
 def test_refused_connection_is_retried_with_long_pauses(start_server: StartServer) -> None:
     client = start_server(Settings(partial=0.0), faults=[Fault("refuse", times=0)])
 
@@ -281,6 +287,7 @@ ORDER = json.dumps(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "texts",
     [
