@@ -189,7 +189,10 @@ class MandateAccount:
 
 @dataclass
 class BasePortfolio:
-    """The mandate at tilt 0 with the same trading, as a strategy: what the tilts of an agent are measured against."""
+    """The mandate at tilt 0 with the same trading, as a strategy: what the tilts of an agent are measured against.
+
+    feature_names: none, or one feature whose values are the scores instead of 0; undefined values are 0.
+    """
 
     mandate: MandateConfig
     leverage: float = 1.0
@@ -202,7 +205,7 @@ class BasePortfolio:
 
     def recreate(self) -> BasePortfolio:
         """A copy without virtual holdings."""
-        return BasePortfolio(self.mandate, self.leverage, self.name)
+        return BasePortfolio(self.mandate, self.leverage, self.name, self.feature_names)
 
     def state(self) -> AccountState | None:
         """Virtual holdings, see `MandateAccount.state`."""
@@ -213,8 +216,10 @@ class BasePortfolio:
         self.account.restore(cast(AccountState | None, state), symbols)
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        """Target weights [N] of scores of 0, or None where the mandate does not trade."""
+        """Target weights [N], or None where the mandate does not trade."""
         scores = torch.zeros(1, len(window.symbols), dtype=torch.float64)
+        if window.features is not None:
+            scores = torch.from_numpy(np.nan_to_num(window.features.T)).double()
         return self.account.target_weights(scores, lambda weights: weights[0], window, positions)
 
 

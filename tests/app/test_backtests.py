@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,17 @@ import pytest
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.evaluation.backtests import prepare, run_references
 from finrl_pod_app.evaluation.sweeps import run_sweep
+from finrl_pod_app.setup.presets import config_text
 
+import finrl_pod as fp
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, InputError, Interrupted, RunError
 from finrl_pod.evaluate.metrics import METRIC_NAMES
+from finrl_pod.settings.run import MandateConfig
 from finrl_pod.tournament.progress import Progress
-from tests.app.small_run import fill_store, run_backtest, small_panel
+from finrl_pod.types import Floats, Panel
+from tests.app.small_run import fill_store, run_backtest, small_config, small_panel
 
 STRATEGIES = """
 import numpy as np
@@ -508,3 +513,83 @@ def test_references_are_those_of_the_report_without_the_tested_strategy(
     for name, result in found.items():
         assert result.metrics["sharpe"] == document["test"]["strategies"][name]["sharpe"]
         assert (result.times[0], len(result.times)) == (prepared.panel.times[prepared.first], len(result.equity))
+
+
+SCORES = """
+import numpy as np
+def zero(panel): return np.zeros(panel.close.shape)
+def first(panel): return np.where(np.arange(panel.close.shape[1]) == 0, 20.0, -20.0) + 0 * panel.close
+def transposed(panel): return panel.close.T
+number = 3
+"""
+CHOSEN = {"start": "2021-04-01", "end": "2021-06-30"}
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> str:
+    (tmp_path / "own.py").write_text(SCORES)
+    (tmp_path / "c.toml").write_text(config_text(small_config()))
+    (tmp_path / "free.toml").write_text(config_text(replace(small_config(), mandate=MandateConfig(base="none"))))
+    return f"{tmp_path / 'own.py'}"
+
+
+def test_scores_of_ones_own_trade_under_the_mandate_of_a_config(
+    scores: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def document(name: str) -> dict[str, Any]:
+        arguments = ["--scores", f"{scores}:{name}", "--config", str(tmp_path / "c.toml")]
+        assert run(["backtest", *arguments, "--json"]) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    even, tilted = document("zero"), document("first")
+    strategies = even["test"]["strategies"]
+    assert strategies["zero"]["annual_return"] == strategies["mandate_at_tilt_zero"]["annual_return"]
+    assert tilted["test"]["strategies"]["first"]["effective_number"] < strategies["zero"]["effective_number"]
+    assert tilted["comparison"]["base"] == "mandate_at_tilt_zero"
+    assert "looks" not in tilted
+
+
+def test_scores_of_ones_own_in_python(scores: str) -> None:
+    config = small_config()
+    sharpe = run_backtest(f"{scores}:first", scoring=config, **CHOSEN)["test"]["strategies"]["first"]["sharpe"]
+
+    def first(panel: Panel) -> Floats:
+        sign = np.where(np.arange(panel.close.shape[1]) == 0, 1.0, -1.0)
+        return np.broadcast_to(20 * sign, panel.close.shape)
+
+    for target in (first, f"{scores}:first"):
+        tested = fp.backtest(target, small_panel(), config=config, **CHOSEN)
+        assert tested.metrics["sharpe"] == pytest.approx(sharpe)
+    looks = [fp.backtest(first, small_panel(), config=config, split="test").looks for _ in range(2)]
+    assert looks[0] == looks[1]  # the same function of the same mandate is one subject
+    other = replace(config, mandate=MandateConfig(tilt=0.1))
+    assert fp.backtest(first, small_panel(), config=other, split="test").looks == looks[0] + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--scores", "{}:zero"], "--config CONFIG.toml"),
+        (["--scores", "{}:zero", "--config", "c.toml", "--strategy", "equal_weight"], "takes one of"),
+        (["--scores", "{}:zero", "--config", "free.toml"], 'mandate.base of the config is "none"'),
+        (["--scores", "{}:zero", "--config", "missing.toml"], "there is no config"),
+        (["--scores", "missing.py:zero", "--config", "c.toml"], "there is no file missing.py"),
+        (["--scores", "{}:absent", "--config", "c.toml"], "own.py has no absent"),
+        (["--scores", "{}:number", "--config", "c.toml"], "must be a function of a panel, got int"),
+        (["--scores", "{}:transposed", "--config", "c.toml"], "shape"),
+        (["--scores", "return_5", "--config", "c.toml"], "file.py:Name"),
+    ],
+)
+def test_scores_that_cannot_be_traded_are_refused(
+    arguments: list[str],
+    message: str,
+    scores: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["backtest", *(text.format(scores) for text in arguments)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) <= 2

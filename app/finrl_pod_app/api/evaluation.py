@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,18 +21,19 @@ from finrl_pod.evaluate.attribution import trades_table
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.files import read_json
 from finrl_pod.market.execution import MarketPeriod
+from finrl_pod.market.mandate import validate_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
-from finrl_pod.user_files import is_custom
+from finrl_pod.user_files import is_custom, user_object
 from finrl_pod_app.api import markets, results
 from finrl_pod_app.api import setup as api
 from finrl_pod_app.api.training import TrainedAgent, progress_shown
 from finrl_pod_app.evaluation.backtests import SplitName, in_sample, prepare, run_references
-from finrl_pod_app.evaluation.champions import strategy_identity
+from finrl_pod_app.evaluation.champions import scored_strategy, strategy_identity, trades_scores
 from finrl_pod_app.prices.stored_prices import backtest_period, splits_of_panel
 from finrl_pod_app.setup.overrides import override_config
 from finrl_pod_app.setup.presets import for_stored_panel
@@ -54,7 +56,8 @@ def backtest(
 
     strategy: an agent or the path of a saved one, the name of a baseline, file.py:Class, an object with
     `target_weights(window, positions)`, a model of another library with `predict(observation, deterministic=True)` that
-    was trained on `market.gym()`, or the result or folder of a tournament: its champion is tested on the prices and
+    was trained on `market.gym()`, a function of a panel (or file.py:function) whose values [bars, symbols] are scores
+    under the mandate of the config, or the result or folder of a tournament: its champion is tested on the prices and
     rules of the run. prices: a market of `make_market`, or prices as in `load_prices`; by default the market that an
     agent was trained on, the prices of a run, and the built-in sample for others.
 
@@ -70,24 +73,25 @@ def backtest(
         raise InputError("the strategy comes first, then the prices: fp.backtest('equal_weight', prices)")
     if (folder := _folder_of_run(strategy)) is not None:
         return _backtest_champion(folder, prices, config, cost_bps, split, start, end)
-    tested_strategy, counts_as_look = _strategy_of(strategy, prices)
     if isinstance(strategy, TrainedAgent) and prices is None:
         prices = strategy.market
+    settings = config or (prices.config if isinstance(prices, api.Setup) else RunConfig())
+    tested_strategy, counts_as_look = _strategy_of(strategy, prices, settings)
     if prices is None:
         prices = "sample"
         if isinstance(tested_strategy, PolicyStrategy) and tested_strategy.data_sha256 != Store().show(prices).sha256:
             raise InputError(f"{tested_strategy.name} was trained on other prices than the sample: pass the prices")
     if isinstance(prices, api.Setup):
         panel = prices.panel
-        settings = config or prices.config
         splits = settings.splits
     else:
         panel = markets.load_prices(prices)
-        settings = config or RunConfig()
         splits = splits_of_panel(panel)
     settings = override_config(settings, cost_bps=cost_bps)
     if isinstance(tested_strategy, PolicyStrategy):
         tested_strategy.check_universe(panel.symbols)
+    if trades_scores(tested_strategy):
+        validate_mandate(settings.mandate, settings.environment, len(panel.symbols))
     first, last = backtest_period(panel, start, end, splits, split)
     fit = (0, len(panel.times) - 1) if tested_strategy.feature_names else (first, last)
     market = build_market(panel, tested_strategy.feature_names, fit, settings.environment.fill)
@@ -157,8 +161,13 @@ def _test_start(panel: Panel, config: RunConfig | None) -> int:
         return len(panel.times)
 
 
-def _strategy_of(target: object, prices: object) -> tuple[Strategy, bool]:
-    """A strategy, and whether its results on test count as looks. prices: market; a model needs one."""
+def _strategy_of(target: object, prices: object, config: RunConfig) -> tuple[Strategy, bool]:
+    """A strategy, and whether its results on test count as looks.
+
+    prices: market; a model needs one. config: its mandate trades scores.
+    """
+    if inspect.isroutine(target) or (isinstance(target, str) and _names_function(target)):
+        return scored_strategy(target, config), True
     if isinstance(target, TrainedAgent):
         return target.strategy(), True
     if not hasattr(target, "target_weights") and callable(getattr(target, "predict", None)):
@@ -183,6 +192,11 @@ def _strategy_of(target: object, prices: object) -> tuple[Strategy, bool]:
     if isinstance(target, Strategy):
         return target, True
     return UserStrategy(lambda: target, type(target).__name__), True
+
+
+def _names_function(text: str) -> bool:
+    """Whether a text names a function as file.py:function. Raises InputError for a file that cannot be used."""
+    return is_custom(text) and inspect.isroutine(user_object(text, f"the strategy {text}"))
 
 
 def run_tournament(
@@ -292,7 +306,8 @@ def _audited(
             "an audit takes a tournament, the folder of a run, an agent, the name of a baseline, file.py:Class, or a "
             f"strategy with target_weights(window, positions), got {target!r:.60}"
         )
-    return audit_strategy(_strategy_of(target, prices)[0], panel_name, config=config, on_step=on_step)
+    strategy, _ = _strategy_of(target, prices, config or RunConfig())
+    return audit_strategy(strategy, panel_name, config=config, on_step=on_step)
 
 
 def check(target: object, kind: str | None = None) -> results.CheckResult:

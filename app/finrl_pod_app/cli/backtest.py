@@ -52,6 +52,16 @@ def backtest(
         str | None,
         typer.Option(help="Baseline by name, or file.py:Class (runs as trusted code), instead of a run."),
     ] = None,
+    scores: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:NAME",
+            help="Function of the panel that returns scores [bars, symbols], traded under the mandate of --config.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="CONFIG.toml", help="With --scores: prices, rules and mandate.")
+    ] = None,
     data: Data = None,
     split: OnSplit = None,
     start: Annotated[str | None, typer.Option(metavar="DATE", help="First day, e.g. 2019-01-31.")] = None,
@@ -93,10 +103,16 @@ def backtest(
     from finrl_pod.errors import InputError
     from finrl_pod_app.cli import console
 
-    if (run_dir is None) == (strategy is None):
-        raise InputError("backtest takes either a run directory or --strategy NAME; see finrl-pod backtest --help")
-    target: str | Path = str(strategy) if run_dir is None else run_or_strategy(run_dir)
-    if isinstance(target, str):
+    if sum(source is not None for source in (run_dir, strategy, scores)) != 1:
+        raise InputError(
+            "backtest takes one of a run directory, --strategy NAME and --scores FILE.py:NAME; see finrl-pod backtest "
+            "--help"
+        )
+    if (scores is None) != (config is None):
+        raise InputError("give --scores FILE.py:NAME together with --config CONFIG.toml, which has their mandate")
+    check_exists(config, "config")
+    target: str | Path = str(scores or strategy) if run_dir is None else run_or_strategy(run_dir)
+    if isinstance(target, str) and scores is None:
         check_strategy_name(target)
     check_exists(paper, "config")
     check_panel(data)
@@ -106,10 +122,12 @@ def backtest(
 
         daemon = load(paper)
     order_rules = None if orders is None else _orders(orders)
+    from finrl_pod.settings.run import load as load_config
     from finrl_pod_app.evaluation import backtests
 
     report = backtests.run_backtest(
         target,
+        scoring=None if config is None else load_config(config),
         data=data,
         split=split,
         start=start,

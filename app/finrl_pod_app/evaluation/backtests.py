@@ -12,7 +12,7 @@ import pandas as pd
 from finrl_pod_strategies.baselines import make_baseline, run_baseline
 from finrl_pod_strategies.mandate_account import MandateRecorder
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.user_strategy import load_strategy, strategy_hash
+from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.splits import Span
@@ -24,6 +24,7 @@ from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules, orders_of
 from finrl_pod.evaluate.variations import RecordingStrategy, backtest_recorded, cost_curve
 from finrl_pod.market.execution import ExecutionRules, MarketPeriod
+from finrl_pod.market.mandate import validate_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import LookCount, log_look
 from finrl_pod.promotion.verdict import VERDICT_FILE
@@ -31,7 +32,14 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
 from finrl_pod.user_files import is_custom
-from finrl_pod_app.evaluation.champions import BenchmarkAccount, champion_identity, find_benchmark, reference_strategy
+from finrl_pod_app.evaluation.champions import (
+    BenchmarkAccount,
+    champion_identity,
+    find_benchmark,
+    reference_strategy,
+    scored_strategy,
+    trades_scores,
+)
 from finrl_pod_app.evaluation.mandate_report import comparison, mandate_parts, mandate_period
 from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, load_run_panel, splits_of_panel
 from finrl_pod_app.report.builder import bars_sentence, bootstrap_band, build_report, rule_sentences, subject_of
@@ -115,6 +123,7 @@ def run_backtest(
     target: str | Path,
     *,
     out: Path | None = None,
+    scoring: RunConfig | None = None,
     execution: Execution = "weights",
     paper: PaperConfig | None = None,
     orders: OrderRules | None = None,
@@ -126,9 +135,10 @@ def run_backtest(
 ) -> RunReport:
     """Backtest the champion of a run (a Path), a baseline (its name) or a custom `file.py:Class`.
 
-    execution: "weights" trades to the target weights under the rules of the environment. "paper" trades with the orders
-    of the paper-trading daemon, with the prices, symbols, capital, costs and order settings of its config `paper`, or
-    the defaults.
+    scoring: the target is `file.py:function` whose values on the panel are scores, traded under the mandate and the
+    rules of this config, on its prices. execution: "weights" trades to the target weights under the rules of the
+    environment. "paper" trades with the orders of the paper-trading daemon, with the prices, symbols, capital, costs
+    and order settings of its config `paper`, or the defaults.
 
     settings: `name=value` lines of the environment. orders: stops and limits, instead of the orders of the strategy.
     capacity: also simulate larger accounts, with market impact; adv: average daily volume of each asset in currency for
@@ -151,7 +161,7 @@ def run_backtest(
         options["data"] = paper.broker.panel
     tables: dict[str, Mapping[str, Sequence[Any]]] = {}
     with rewritable_folder(out, BACKTEST):
-        inputs = prepare(target, symbols=symbols, **options)
+        inputs = prepare(target, scoring=scoring, symbols=symbols, **options)
         inputs = dataclasses.replace(inputs, orders=orders or orders_of(inputs.strategy))
         if inputs.orders is not None and (capacity or execution == "paper" or inputs.name == "index"):
             raise InputError("stops and limits are simulated for strategies traded to weights, without --capacity")
@@ -209,8 +219,8 @@ def _capacity(
     from finrl_pod.evaluate.capacity import capacity_curve
 
     period = inputs.market_period
-    is_champion = isinstance(inputs.strategy, PolicyStrategy)
-    base = reference_strategy(inputs.config) if is_champion else make_baseline("equal_weight")
+    has_mandate = isinstance(inputs.strategy, PolicyStrategy) or trades_scores(inputs.strategy)
+    base = reference_strategy(inputs.config) if has_mandate else make_baseline(REFERENCES[0])
     base_recording = backtest_recorded(base, inputs.panel, period)[1]
     curve = capacity_curve(recording, base_recording, period, adv=adv, seed=inputs.config.seed, on_size=on_account)
     return {"base": base.name, "adv": adv, **curve.plain()}
@@ -231,7 +241,7 @@ def _on_weights(inputs: BacktestInputs, benchmark_account: BenchmarkAccount | No
     results = {inputs.name: result, **run_references(inputs.name, *on_prices)}
     if benchmark_account is not None and benchmark_account.strategy.name not in results:
         results[benchmark_account.strategy.name] = benchmark_account.result(*on_prices)
-    if champion is not None:
+    if champion is not None or trades_scores(inputs.strategy):
         reference = reference_strategy(inputs.config)
         if reference.name not in results:
             results[reference.name] = backtest(reference, *on_prices)
@@ -318,6 +328,8 @@ def _report(
     if inputs.in_sample:
         report_parts["in_sample"] = inputs.in_sample
     base = REFERENCES[0] if benchmark_account is None else benchmark_account.strategy.name
+    if benchmark_account is None and trades_scores(inputs.strategy) and outcome.recording is not None:
+        base = reference_strategy(inputs.config).name
     if inputs.name not in (CHAMPION, base):  # reports of runs compare a champion with its base
         report_parts["comparison"] = comparison(results[inputs.name], results[base])
     dates = [str(inputs.panel.times[i].astype("datetime64[D]")) for i in (inputs.first, inputs.last)]
@@ -339,6 +351,7 @@ def prepare(
     target: str | Path,
     *,
     base: RunConfig | None = None,
+    scoring: RunConfig | None = None,
     symbols: Sequence[str] = (),
     fix: str = "",
     **options: Unpack[BacktestOptions],
@@ -347,23 +360,25 @@ def prepare(
 
     base: config that the arguments override if the target is not a run; by default RunConfig(). symbols: selected
     symbols; default: the selection of the config. fix: what to do if the prices of a run are no longer stored, for the
-    message, instead of --data. Errors in the target are raised before prices are read.
+    message, instead of --data. scoring: see `run_backtest`. Errors in the target are raised before prices are read.
     """
     if options.get("split") not in (None, *get_args(SplitName)):
         raise InputError(f"split must be one of {', '.join(get_args(SplitName))}, got {options.get('split')!r}")
     if isinstance(target, Path):
         return _prepared_run(target, options, symbols, fix)
     seed = options.get("seed")
-    strategy = load_strategy(target, seed)
-    config = _with_options(base or RunConfig(), options, symbols)
+    config = _with_options(scoring or base or RunConfig(), options, symbols)
+    strategy = load_strategy(target, seed) if scoring is None else scored_strategy(target, config)
     panel = load_panel(config)
+    if scoring is not None:
+        validate_mandate(config.mandate, config.environment, len(panel.symbols))
     is_stored = options.get("data") is not None
     splits = splits_of_panel(panel) if is_stored else config.splits
     baseline: SplitName = "all" if is_stored else "test"
     period = _period(panel, splits, options, "validation" if is_custom(target) else baseline)
     market = _market_for(strategy, config, panel, period.first, period.last)
     inputs = (_result_name(target, strategy), strategy, config, panel, market, period.first, period.last)
-    return BacktestInputs(*inputs, _subject(target, seed), period=period.name, shows_test=period.shows_test)
+    return BacktestInputs(*inputs, _subject(strategy), period=period.name, shows_test=period.shows_test)
 
 
 @dataclass(frozen=True)
@@ -407,7 +422,7 @@ def with_seed(inputs: BacktestInputs, target: str, seed: int | None) -> Backtest
     if strategy.feature_names != inputs.strategy.feature_names:
         market = _market_for(strategy, inputs.config, inputs.panel, inputs.first, inputs.last)
     return dataclasses.replace(
-        inputs, name=_result_name(target, strategy), strategy=strategy, market=market, subject=_subject(target, seed)
+        inputs, name=_result_name(target, strategy), strategy=strategy, market=market, subject=_subject(strategy)
     )
 
 
@@ -422,8 +437,8 @@ def _result_name(target: str, strategy: Strategy) -> str:
     return target if is_custom(target) and strategy.name in (*REFERENCES, CHAMPION) else strategy.name
 
 
-def _subject(target: str, seed: int | None) -> str | None:
-    return strategy_hash(target, seed) if is_custom(target) else None
+def _subject(strategy: Strategy) -> str | None:
+    return strategy.strategy_hash if isinstance(strategy, UserStrategy) else None
 
 
 def _with_options(config: RunConfig, options: BacktestOptions, symbols: Sequence[str]) -> RunConfig:

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
@@ -15,6 +15,7 @@ from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy, strategy_hash
 
+from finrl_pod.data.features import register
 from finrl_pod.data.splits import Span, Splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
@@ -31,7 +32,7 @@ from finrl_pod.rl.acting import run_members
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers
-from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel, Tensor
+from finrl_pod.types import AgentSnapshot, BacktestResult, Floats, MarketTensor, Panel, Tensor
 from finrl_pod.user_files import is_file_reference
 
 # Part of identities: raised when the same weights decide differently than before.
@@ -68,6 +69,44 @@ def reference_strategy(config: RunConfig) -> Strategy:
     """
     mandate = active_mandate(config.mandate)
     return make_baseline(REFERENCE) if mandate is None else BasePortfolio(mandate, config.environment.leverage)
+
+
+def scored_strategy(scores: str | Callable[[Panel], Floats], config: RunConfig) -> UserStrategy:
+    """A strategy that trades scores of the user's own under the mandate of a config, as agents trade theirs.
+
+    scores: a function of a panel that returns [T, N], or its name as file.py:function; it is computed as a feature.
+    Raises InputError for a config without a mandate.
+    """
+    mandate = active_mandate(config.mandate)
+    if mandate is None:
+        raise InputError('scores tilt the base of a mandate, but mandate.base of the config is "none"; choose a base')
+    if isinstance(scores, str):
+        name = scores.rpartition(":")[2]
+        feature = scores
+        identity = strategy_hash(scores)
+    else:
+        name = getattr(scores, "__name__", "scores")
+        feature = f"scores_{name}"
+        identity = _source_hash(scores)
+        register(feature)(scores)
+    leverage = config.environment.leverage
+    digest = hashlib.sha256(repr((identity, mandate, leverage)).encode()).hexdigest()
+    return UserStrategy(lambda: BasePortfolio(mandate, leverage, name, (feature,)), name, digest)
+
+
+def trades_scores(strategy: Strategy) -> bool:
+    """Whether a strategy was made by `scored_strategy`."""
+    return isinstance(strategy, UserStrategy) and isinstance(strategy.inner, BasePortfolio)
+
+
+def _source_hash(function: Callable[[Panel], Floats]) -> str:
+    """Hash of the source of a function with the values that it encloses; random if they cannot be read."""
+    try:
+        enclosed = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else function
+        contents = json.dumps([inspect.getsource(function), to_plain(enclosed)], sort_keys=True)
+    except (TypeError, OSError):
+        contents = uuid.uuid4().hex
+    return hashlib.sha256(contents.encode()).hexdigest()
 
 
 def reference_base(config: RunConfig) -> str:
