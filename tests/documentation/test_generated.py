@@ -15,9 +15,11 @@ LINE = 297
 SECTIONS = "data|splits|features|environment|mandate|tournament|gate|agent"
 DAEMON_SECTIONS = "broker|schedule|intraday|orders|risk|timing|monitoring"
 SETTING = re.compile(rf"`({SECTIONS}|{DAEMON_SECTIONS})\.(?!json\b|onnx\b)([a-z_]+)\b")
-SOURCE_FILE = re.compile(r"`((?:\w+/)+\w+\.(?:py|cpp|h))`")
+SOURCE_FILE = re.compile(r"`((?:\w+/)*\w+\.(?:py|cpp|h))`")
+PACKAGES = [ROOT / base for base in ("finrl_pod", "envs", "strategies", "app")]
 BASES = ("", "finrl_pod", "envs/finrl_pod_envs", "strategies/finrl_pod_strategies", "app/finrl_pod_app", "tests/paper")
-OF_READERS = ("my/", "own_files/")  # folders of files that a page lets its reader write
+OF_READERS = ("my", "own_files/", "cartpole.py", "pairs.py")  # files that a page lets its reader write
+IDENTIFIER = re.compile(r"`(_?[A-Z]\w+|_\w+)`")
 
 
 def relative(page: Path) -> str:
@@ -60,4 +62,11 @@ def test_linked_files_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_source_files_exist(page: Path) -> None:
     for file in SOURCE_FILE.findall(page.read_text(encoding="utf-8")):
-        assert file.startswith(OF_READERS) or any((ROOT / base / file).is_file() for base in BASES), file
+        known = (ROOT / base / file for base in BASES) if "/" in file else ROOT.glob(f"[a-z]*/**/{file}")
+        assert file.startswith(OF_READERS) or any(path.is_file() for path in known), file
+
+
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", ROOT / "docs/architecture.md"], ids=relative)
+def test_identifiers_exist(page: Path) -> None:
+    code = {word for path in PACKAGES for file in path.rglob("*.py") for word in re.findall(r"\w+", file.read_text())}
+    assert set(IDENTIFIER.findall(page.read_text(encoding="utf-8"))) <= code
