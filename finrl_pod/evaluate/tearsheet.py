@@ -170,6 +170,27 @@ def rolling_sharpe(
     return ratios
 
 
+def rolling_volatility(equity: ArrayLike, window: int = ROLLING_BARS, periods: float = BARS_PER_YEAR) -> Floats:
+    """Annualised standard deviation [T] of the last `window` returns at each mark of equity [T]; NaN before."""
+    deviations = pd.Series(simple_returns(equity)).rolling(window).std().to_numpy()
+    return np.concatenate([[np.nan], deviations * np.sqrt(periods)])
+
+
+def rolling_alpha_beta(
+    equity: ArrayLike,
+    base: ArrayLike,
+    risk_free: ArrayLike | None = None,
+    window: int = ROLLING_BARS,
+    periods: float = BARS_PER_YEAR,
+) -> tuple[Floats, Floats]:
+    """Annual alpha and beta [T] of the regression on a base over the last `window` excess returns; NaN before."""
+    returns, base_returns = (pd.Series(excess_returns(curve, risk_free)) for curve in (equity, base))
+    variance = base_returns.rolling(window).var()
+    beta = returns.rolling(window).cov(base_returns) / variance.where(variance > RISK_EPSILON**2)
+    alpha = periods * (returns.rolling(window).mean() - beta * base_returns.rolling(window).mean())
+    return tuple(np.concatenate([[np.nan], values.to_numpy()]) for values in (alpha, beta))  # type: ignore[return-value]
+
+
 def return_distribution(equity: ArrayLike) -> dict[str, float | None]:
     """Moments and tails of the simple returns of equity [T].
 

@@ -315,6 +315,19 @@ def test_sweep_does_not_depend_on_the_size_of_its_batches(
     assert sweep_rows() == whole
 
 
+def test_parts_of_an_active_return_are_its_sum() -> None:
+    Store().save(small_panel("six", assets=6))
+    report = run_backtest("momentum_12_1", data="six", start="2021-03-01", end="2021-10-29")
+    found = report["active_attribution"]
+    names = {"market_beta", "momentum", "reversal", "low_volatility", "residual", "costs"}
+    assert (found["base"], found["parts"].keys()) == ("equal_weight", names)
+    assert sum(found["parts"].values()) == pytest.approx(found["total"], abs=1e-12)
+    assert found["total"] == pytest.approx(report["comparison"]["active_return"]["value"])
+    residual = found["residual_interval"]
+    assert residual["low"] < residual["value"] == found["parts"]["residual"] < residual["high"]
+    assert found["condition_number"] > 1
+
+
 @pytest.mark.slow
 def test_prices_are_loaded_once_for_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []

@@ -27,11 +27,24 @@ CAPACITY = {
     "zero": {"value": None, "low": 0.0, "high": None},
 }
 
+ACTIVE = {
+    "base": "mandate_at_tilt_zero",
+    "level": 0.9,
+    "parts": {"market_beta": 0.001, "momentum": 0.02, "residual": 0.005, "costs": -0.002},
+    "total": 0.024,
+    "residual_interval": {"value": 0.005, "low": -0.011, "high": 0.021},
+    "condition_number": 2.34,
+}
+
 
 def document_with(assets: int) -> dict[str, Any]:
     document = synthetic_document(synthetic_results())
     profits = {f"S{i}": 1000.0 - 60 * i for i in range(assets)}
-    return document | {"attribution": {"by_asset": profits, "by_year": YEARS}, "capacity": CAPACITY}
+    return document | {
+        "attribution": {"by_asset": profits, "by_year": YEARS},
+        "capacity": CAPACITY,
+        "active_attribution": ACTIVE,
+    }
 
 
 @pytest.mark.parametrize("assets", [3, 40])
@@ -55,6 +68,15 @@ def test_the_page_has_the_sections_with_their_figures() -> None:
     ]
     assert any(row[:4] == ["2019", "1,200", "10", "0"] for row in shown.rows)
     assert ["100,000", "+2.00", "-1.00 to +5.00", "0.40"] in shown.rows
+    for row in (
+        ["momentum", "+2.00"],
+        ["residual", "+0.50", "-1.1% to +2.1%"],
+        ["costs", "-0.20"],
+        ["active return", "+2.40"],
+    ):
+        assert any(cells[: len(row)] == row for cells in shown.rows), row
+    assert "of the champion over the mandate at tilt zero" in shown.text
+    assert "condition number of 2.3" in shown.text
     assert "half of it remains at 400,000 (90% interval 0 to beyond the largest account)" in shown.text
 
 
@@ -63,6 +85,7 @@ def test_sections_without_their_part_are_left_out() -> None:
     document["test"]["benchmark"] = None
     report = make_report(document)
     assert contribution.profit(report) == contribution.capacity_section(report) == ""
+    assert contribution.active_parts(report) == ""
     assert contribution.benchmark(report, line_styles(report.test.strategies)) == ""
 
 

@@ -155,7 +155,7 @@ def test_page_is_self_contained_and_complete(page: str) -> None:
         *("from 2 roots (first ancestors g0p0, g0p1); the mean correlation of their", "on validation is 0.42."),
     ):
         assert text in shown.text
-    for chart in ("equity", "rolling", "weights"):
+    for chart in ("equity", "rolling", "rolling-volatility", "rolling-beta", "weights"):
         assert page.count(f'id="chart-{chart}"') == 1
 
 

@@ -9,6 +9,8 @@ from finrl_pod_app.dashboard.figures import accounts as figures
 from finrl_pod_app.dashboard.queries import comparison as benchmark
 from finrl_pod_app.dashboard.queries.comparison import Curve
 
+from finrl_pod.evaluate.tearsheet import rolling_alpha_beta
+
 BARS, BETA, ALPHA = 400, 0.6, 0.0002  # alpha per bar
 
 
@@ -35,7 +37,7 @@ def test_active_table(curves: dict[str, Curve]) -> None:
 
 
 def test_rolling_alpha_and_beta_of_an_exact_relation(curves: dict[str, Curve]) -> None:
-    alpha, beta = benchmark.rolling_alpha_beta(curves["mine"], curves["index"], window=60)
+    alpha, beta = rolling_alpha_beta(curves["mine"].equity, curves["index"].equity, window=60)
     assert len(alpha) == len(beta) == BARS
     assert np.isnan(beta[:60]).all()
     np.testing.assert_allclose(beta[60:], BETA)

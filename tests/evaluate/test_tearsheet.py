@@ -66,6 +66,20 @@ def test_rolling_sharpe_agrees_with_pandas() -> None:
     assert np.isnan(tearsheet.rolling_sharpe(np.ones(300))).all()
 
 
+def test_rolling_volatility_and_beta_agree_with_plain_numpy() -> None:
+    equity, base = curve(2), curve(3)
+    returns, base_returns = (np.diff(x) / x[:-1] for x in (equity, base))
+    volatility = tearsheet.rolling_volatility(equity)
+    alpha, beta = tearsheet.rolling_alpha_beta(equity, base)
+    assert np.isnan(volatility[:126]).all()
+    assert np.isnan(beta[:126]).all()
+    for t in (126, 200, 499):
+        window = slice(t - 126, t)
+        slope, intercept = np.polyfit(base_returns[window], returns[window], 1)
+        assert (beta[t], alpha[t]) == pytest.approx((slope, 252 * intercept))
+        assert volatility[t] == pytest.approx(returns[window].std(ddof=1) * 252**0.5)
+
+
 def test_moments_and_tails_agree_with_scipy_and_empyrical() -> None:
     import empyrical
 

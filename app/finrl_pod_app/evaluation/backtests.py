@@ -40,7 +40,7 @@ from finrl_pod_app.evaluation.champions import (
     scored_strategy,
     trades_scores,
 )
-from finrl_pod_app.evaluation.mandate_report import comparison, mandate_parts, mandate_period
+from finrl_pod_app.evaluation.mandate_report import attribution_of, comparison, mandate_parts, mandate_period
 from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, load_run_panel, splits_of_panel
 from finrl_pod_app.report.builder import bars_sentence, bootstrap_band, build_report, rule_sentences, subject_of
 from finrl_pod_app.report.columns import CHAMPION
@@ -249,7 +249,7 @@ def _on_weights(inputs: BacktestInputs, benchmark_account: BenchmarkAccount | No
     if recorder is not None:
         desired_tilts = recorder.desired_tilts(results[CHAMPION].times, len(results[CHAMPION].symbols))
         periods = {"test": mandate_period(inputs.config, results, desired_tilts)}
-        parts = mandate_parts(inputs.config, results, periods)
+        parts = mandate_parts(inputs.config, inputs.panel, results, periods)
     has_curve = with_curve and not index and inputs.orders is None
     return _Outcome(
         results,
@@ -331,7 +331,9 @@ def _report(
     if benchmark_account is None and trades_scores(inputs.strategy) and outcome.recording is not None:
         base = reference_strategy(inputs.config).name
     if inputs.name not in (CHAMPION, base):  # reports of runs compare a champion with its base
-        report_parts["comparison"] = comparison(results[inputs.name], results[base])
+        accounts = (results[inputs.name], results[base])
+        report_parts["comparison"] = comparison(*accounts)
+        report_parts["active_attribution"] = attribution_of(*accounts, inputs.panel, inputs.config.seed)
     dates = [str(inputs.panel.times[i].astype("datetime64[D]")) for i in (inputs.first, inputs.last)]
     return build_report(
         config=inputs.config,

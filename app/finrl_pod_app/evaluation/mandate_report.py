@@ -11,6 +11,7 @@ import numpy as np
 from finrl_pod_strategies.mandate_account import DesiredTilts
 
 from finrl_pod.evaluate import active_management
+from finrl_pod.evaluate.active_attribution import active_attribution
 from finrl_pod.evaluate.intervals import MIN_BARS
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.market.mandate import active_mandate
@@ -18,7 +19,7 @@ from finrl_pod.promotion.edge import ActivePeriod, edge_test
 from finrl_pod.promotion.gate import CHAMPION
 from finrl_pod.promotion.verdict import Estimate, PartialEstimate
 from finrl_pod.settings.run import RunConfig
-from finrl_pod.types import BacktestResult, Floats
+from finrl_pod.types import BacktestResult, Floats, Panel
 from finrl_pod_app.evaluation.champions import reference_strategy
 from finrl_pod_app.report import records
 from finrl_pod_app.report.builder import yearly_returns
@@ -53,9 +54,12 @@ def mandate_period(
 
 
 def mandate_parts(
-    config: RunConfig, results: Mapping[str, BacktestResult], periods: Mapping[str, MandatePeriod | None]
+    config: RunConfig,
+    panel: Panel,
+    results: Mapping[str, BacktestResult],
+    periods: Mapping[str, MandatePeriod | None],
 ) -> records.ReportParts:
-    """The parts of the report: mandate, added, mandate_usage, practically_base and stop_rule.
+    """The parts of the report: mandate, added, active_attribution, mandate_usage, practically_base and stop_rule.
 
     results: results of the champion and of the reference; statistics are relative to the reference. periods: name ->
     period; "test" is required and covers the same bars.
@@ -71,6 +75,7 @@ def mandate_parts(
     return {
         "mandate": asdict(config.mandate),
         "added": added_value(results[CHAMPION], reference, config.seed),
+        "active_attribution": attribution_of(results[CHAMPION], reference, panel, config.seed),
         "mandate_usage": {name: usage(period) for name, period in periods.items() if period is not None} or None,
         "practically_base": None if test is None else practically_base(test),
         "stop_rule": None if band is None else records.StopRule(level=band.level, lower=band.lower),
@@ -148,6 +153,23 @@ def added_value(champion: BacktestResult, base: BacktestResult, seed: int) -> re
         active_return=_active_return(returns, reference, bars_per_year(champion.times)),
         tracking_error=statistics.tracking_error,
         years_to_show=statistics.years_to_show,
+    )
+
+
+def attribution_of(
+    result: BacktestResult, base: BacktestResult, panel: Panel, seed: int
+) -> records.ActiveAttribution | None:
+    """The active return of a backtest over another by factor; None as `active_attribution`."""
+    attribution = active_attribution(result, base, panel, seed)
+    if attribution is None:
+        return None
+    return records.ActiveAttribution(
+        base=base.name,
+        level=active_management.LEVEL,
+        parts=attribution.parts,
+        total=attribution.total,
+        residual_interval=Estimate(**attribution.residual_interval._asdict()),
+        condition_number=attribution.condition_number,
     )
 
 

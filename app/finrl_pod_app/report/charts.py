@@ -160,6 +160,32 @@ def rolling_sharpe_figure(accounts: Mapping[str, Account], styles: Styles | None
     return figure
 
 
+def rolling_volatility_figure(accounts: Mapping[str, Account]) -> Any:
+    """Rolling annualised volatility over half a year of bars."""
+    from finrl_pod.evaluate.tearsheet import rolling_volatility
+
+    values = {
+        name: rolling_volatility(account.equity, periods=bars_per_year(account.times))
+        for name, account in accounts.items()
+    }
+    figure = line_figure(accounts, values, "%{y:.1%}")
+    figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
+    return figure
+
+
+def rolling_beta_figure(accounts: Mapping[str, Account], base: str) -> Any:
+    """Rolling beta to a base over half a year of bars, of the accounts with the same bars."""
+    from finrl_pod.evaluate.tearsheet import rolling_alpha_beta
+
+    reference = accounts[base]
+    values = {
+        name: rolling_alpha_beta(account.equity, reference.equity, account.risk_free)[1]
+        for name, account in accounts.items()
+        if name != base and np.array_equal(account.times, reference.times)
+    }
+    return line_figure({name: accounts[name] for name in values}, values, "%{y:.2f}", report_styles(accounts))
+
+
 def weights_figure(result: BacktestResult) -> Any:
     """Portfolio weights over time, stacked: the largest assets by mean weight, the others together, and cash.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from finrl_pod.evaluate.active_management import BENCHMARK_METRICS, COMPARISON_METRICS, HOLDINGS_BETA
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.columns import display_name, in_sentence, number, percent
+from finrl_pod_app.report.columns import display_name, in_sentence, number, percent, return_interval
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import Attribution, Capacity, RunReport
 from finrl_pod_app.report.sections import chart, definitions, note, section
@@ -36,6 +36,47 @@ def benchmark(report: RunReport, styles: Mapping[str, Style]) -> str:
             f"{in_sentence(base)} is timing of beta, not selection of assets."
         )
     return section(f"Against {in_sentence(base)}", metrics_table(rivals, styles, metrics) + meanings)
+
+
+PARTS = {
+    "market_beta": "the beta of an asset over the 252 bars before, without a history 1",
+    "momentum": "its return from 252 to 21 bars before",
+    "reversal": "its return over 5 bars",
+    "low_volatility": "its volatility over 252 bars",
+    "residual": "selection of assets beyond these, trades between two closes, interest and fees",
+    "costs": "costs less the costs of the base",
+}
+
+
+def active_parts(report: RunReport) -> str:
+    """The active return by factor, residual and costs; empty without an attribution."""
+    attribution = report.active_attribution
+    if attribution is None:
+        return ""
+    residual = attribution.residual_interval
+    rows = [
+        table_row(
+            display_name(name),
+            [percent(value, 2, sign=True), return_interval(residual.low, residual.high) if name == "residual" else ""],
+            title=PARTS.get(name, ""),
+        )
+        for name, value in attribution.parts.items()
+    ]
+    total = table_row("active return", [percent(attribution.total, 2, sign=True), ""], is_marked=True)
+    heads = column_heads("part", "% per year", f"{100 * attribution.level:.0f}% interval")
+    words = note(
+        f"Mean return of {in_sentence(report.subject)} over {in_sentence(attribution.base)}, from the holdings: active "
+        "weights at each close times the exposures known then, times the return of the factor in the next bar (a slope "
+        "of the regression of the returns of all assets on their exposures). Factors are before costs. The interval "
+        "resamples days in blocks. The exposures have a condition number of "
+        f"{number(attribution.condition_number, 1)} (median over the bars); above 30, factors are hard to tell apart."
+    )
+    return section(
+        "Active return by factor",
+        words
+        + table(heads, [*rows, total], is_wide=False)
+        + definitions({display_name(name): meaning for name, meaning in PARTS.items()}),
+    )
 
 
 def profit(report: RunReport) -> str:

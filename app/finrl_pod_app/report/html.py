@@ -59,6 +59,7 @@ def render(report: RunReport, results: Mapping[str, BacktestResult], name: str =
         contribution.benchmark(report, style_by_name),
         sections.ladder(report),
         sections.active_return(report, results),
+        contribution.active_parts(report),
         sections.gate(report),
         sections.mandate(report),
         sections.drawdowns(report),

@@ -270,6 +270,20 @@ class Added(ActiveReturn):
     years_to_show: Number
 
 
+class ActiveAttribution(Part):
+    """Active return over a base per year by part: factors, residual and costs, whose sum is the total.
+
+    level: coverage of residual_interval. condition_number: of the exposures, see `evaluate.active_attribution`.
+    """
+
+    base: str
+    level: float
+    parts: Mapping[str, float]
+    total: float
+    residual_interval: Estimate
+    condition_number: Number
+
+
 class MandateUsage(Part):
     """How much of a mandate was used in a period, relative to the mandate at tilt 0 with the same trading."""
 
@@ -376,6 +390,7 @@ class RunReport(Part):
     comparison: Comparison | None = None
     mandate: Mapping[str, str | float | int] | None = None
     added: Added | None = None
+    active_attribution: ActiveAttribution | None = None
     mandate_usage: Mapping[str, MandateUsage] | None = None
     practically_base: PracticallyBase | None = None
     stop_rule: StopRule | None = None
@@ -459,6 +474,7 @@ class ReportParts(TypedDict, total=False):
     comparison: Comparison | None
     mandate: object
     added: Added | None
+    active_attribution: ActiveAttribution | None
     mandate_usage: Mapping[str, MandateUsage] | None
     practically_base: PracticallyBase | None
     stop_rule: StopRule | None

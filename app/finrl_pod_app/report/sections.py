@@ -193,13 +193,21 @@ def drawdowns(report: RunReport) -> str:
 
 
 def rolling(report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
-    """Rolling Sharpe ratio; empty if the period is shorter than the window."""
+    """Rolling Sharpe ratio, volatility and beta to the base; empty if the period is shorter than the window."""
     ratios = [ratio for ratio in report.test.tearsheet.rolling_sharpe.values() if ratio.last is not None]
     if not ratios:
         return ""
-    words = note(f"Annualised, over a rolling window of {ratios[0].window} bars.")
-    figure = chart("rolling", charts.rolling_sharpe_figure(results), "low")
-    return section("Rolling Sharpe ratio", words + key(styles) + figure)
+    elements = [
+        note(f"Annualised Sharpe ratio over a rolling window of {ratios[0].window} bars."),
+        key(styles),
+        chart("rolling", charts.rolling_sharpe_figure(results), "low"),
+        note("Annualised volatility over the same window."),
+        chart("rolling-volatility", charts.rolling_volatility_figure(results), "low"),
+    ]
+    if report.base in results and len(results) > 1:
+        elements.append(note(f"Beta to {in_sentence(report.base)} over the same window."))
+        elements.append(chart("rolling-beta", charts.rolling_beta_figure(results, report.base), "low"))
+    return section("Rolling Sharpe ratio, volatility and beta", "".join(elements))
 
 
 def months(report: RunReport) -> str:

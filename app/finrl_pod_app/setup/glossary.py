@@ -12,6 +12,10 @@ TERMS = {  # word -> meaning, with links of the page
     "active return": (
         "return of an account less the return of its base; per year: the mean over bars, not the difference of CAGRs"
     ),
+    "active return by factor": (
+        "mean active return per year as a sum: active weights at each close times exposures known then times the "
+        "return of the factor in the next bar, before costs; a residual with its interval; costs less costs of the base"
+    ),
     "agent": (
         "one set of trained weights with its hyperparameters; `g03s05` has generation and slot, both counted from 0: "
         "the sixth agent of generation 4"
@@ -35,6 +39,10 @@ TERMS = {  # word -> meaning, with links of the page
     "effective trials": (
         "number of independent trials whose best gains as much by chance as the selection of the champion does; the "
         "p-value of the gate allows for it. Not the number of distinct trials: trials of one cluster still differ"
+    ),
+    "factor": (
+        "market beta (over 252 bars), 12-1 momentum, 5-day return or 252-bar volatility (as z-scores across the "
+        "assets); its return in a bar is the slope of a regression of the returns of all assets"
     ),
     "gate": "the rules that a champion must pass before it may trade ([evaluation](evaluation.md#the-gate))",
     "look": "an evaluation that shows results of a test period; each one makes the gate stricter",

@@ -162,7 +162,7 @@ def run_tournament(
                         "looks_so_far": looks_so_far(panel, splits.test),
                         "base_score": base,
                         "search": config.tournament.search,
-                        **mandate_parts(config, evaluation.test, periods),
+                        **mandate_parts(config, panel, evaluation.test, periods),
                         **ladder_parts(context, run, members, evaluation),
                     },
                 )

@@ -61,6 +61,7 @@ from finrl_pod_app.evaluation.champions import (
     reference_base,
     reference_strategy,
 )
+from finrl_pod_app.evaluation.mandate_report import attribution_of
 from finrl_pod_app.evaluation.promotion import EvaluationContext, check_lengths
 from finrl_pod_app.prices.market_setup import check_settings, make_market, training_env, with_effective_settings
 from finrl_pod_app.prices.stored_prices import load_panel
@@ -278,7 +279,7 @@ def report_walkforward(
         results=results,
         versions=installed_versions(),
         verdict=verdict,
-        parts={},
+        parts={"active_attribution": attribution_of(result, reference_result, panel, config.seed)},
     )
     write_report(out, report, results)
     return dict(document)

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from finrl_pod.evaluate.tearsheet import compound_return, monthly_returns
+from finrl_pod.evaluate.metrics import bars_per_year
+from finrl_pod.evaluate.tearsheet import compound_return, monthly_returns, rolling_alpha_beta
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures.prices import heat_map
-from finrl_pod_app.dashboard.queries.comparison import Curve, active_growth, comparable, rolling_alpha_beta
+from finrl_pod_app.dashboard.queries.comparison import Curve, active_growth, comparable
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import display_name, percent
 from finrl_pod_app.report.palette import Style
@@ -91,7 +92,8 @@ def rolling_alpha_beta_figure(curves: Mapping[str, Curve], benchmark: str, style
 
     figure = make_subplots(rows=2, shared_xaxes=True, vertical_spacing=0.08)
     for name, curve in comparable(curves, benchmark).items():
-        alpha, beta = rolling_alpha_beta(curve, curves[benchmark])
+        base = curves[benchmark].equity
+        alpha, beta = rolling_alpha_beta(curve.equity, base, curve.risk_free, periods=bars_per_year(curve.times))
         for row, values, hover in ((1, alpha, "%{y:.1%}"), (2, beta, "%{y:.2f}")):
             attributes = {"legendgroup": name, "showlegend": row == 1, "row": row, "col": 1}
             charts.add_line(figure, name, curve.times, values, styles[name], hover, **attributes)

@@ -1,6 +1,6 @@
 """Backtests side by side: the decisions of a strategy are recorded once, then replayed under any cost.
 
-Statistics against a benchmark: active returns, their growth, rolling alpha and beta.
+Statistics against a benchmark: active returns and their growth.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from finrl_pod.evaluate.attribution import attribution, trades_table
 from finrl_pod.evaluate.backtest import backtest_result, simulate
 from finrl_pod.evaluate.export import bars_table, csv_text, weights_table
 from finrl_pod.evaluate.intervals import account_intervals
-from finrl_pod.evaluate.metrics import METRIC_NAMES, bars_per_year, excess_returns, simple_returns
-from finrl_pod.evaluate.tearsheet import ROLLING_BARS
+from finrl_pod.evaluate.metrics import METRIC_NAMES, bars_per_year, simple_returns
 from finrl_pod.evaluate.variations import simulate_recorded
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, Tensor, Times
@@ -203,15 +202,3 @@ def active_growth(curve: Curve, base: Curve) -> Floats:
     """Growth [T] of the strategy relative to the benchmark, minus one; starts at 0."""
     ratio: Floats = (curve.equity / curve.equity[0]) / (base.equity / base.equity[0]) - 1
     return ratio
-
-
-def rolling_alpha_beta(curve: Curve, base: Curve, window: int = ROLLING_BARS) -> tuple[Floats, Floats]:
-    """Annual alpha and beta [T] of the regression on the benchmark over the last `window` returns; NaN before."""
-    strategy_returns = pd.Series(excess_returns(curve.equity, curve.risk_free))
-    base_returns = pd.Series(excess_returns(base.equity, curve.risk_free))
-    variance = base_returns.rolling(window).var()
-    beta = strategy_returns.rolling(window).cov(base_returns) / variance.where(variance > 0)
-    alpha = (strategy_returns.rolling(window).mean() - beta * base_returns.rolling(window).mean()) * bars_per_year(
-        curve.times
-    )
-    return tuple(np.concatenate([[np.nan], values.to_numpy()]) for values in (alpha, beta))  # type: ignore[return-value]

@@ -1,0 +1,124 @@
+"""Attribution of an active return to market beta, momentum, reversal and low volatility, from holdings.
+
+Returns of factors are slopes of a regression across assets in each bar, on exposures known before (Fama, MacBeth 1973).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from finrl_pod.data import features
+from finrl_pod.evaluate.active_management import LEVEL
+from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS, Interval, block_length, bootstrap_statistics
+from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
+from finrl_pod.types import BacktestResult, Bools, Floats, Panel
+
+FACTORS = {  # part -> the feature that is the exposure; all but beta are compared across the assets
+    "market_beta": "beta_252",
+    "momentum": "momentum_252_21_zscore",
+    "reversal": "return_5_zscore",
+    "low_volatility": "volatility_252_zscore",
+}
+RESIDUAL, COSTS = "residual", "costs"
+SMALLEST = 1e-10  # eigenvalues below this share of the largest one are rounding errors
+
+
+@dataclass(frozen=True)
+class ActiveAttribution:
+    """A mean active return per year by its parts.
+
+    parts: for each factor, the mean of active exposure times return of the factor, before costs; "residual", the rest
+    before costs: selection of assets, trades between two closes, interest and fees; "costs", the costs of the account
+    less the costs of the base, negative. total: active return, the sum of the parts. residual_interval: of the
+    stationary bootstrap of days. condition_number: of the exposures, median over the bars.
+    """
+
+    parts: Mapping[str, float]
+    total: float
+    residual_interval: Interval
+    condition_number: float
+
+
+def active_attribution(
+    account: BacktestResult, base: BacktestResult, panel: Panel, seed: int = 0, level: float = LEVEL
+) -> ActiveAttribution | None:
+    """Attribute the active return of an account over its base on the same bars. panel: prices of the backtests.
+
+    None if an account has other assets or bars than the panel, if no bar has more assets than factors, and for returns
+    on fewer than `MIN_BARS` days.
+    """
+    first = int(np.searchsorted(panel.times, account.times[0]))
+    bars = slice(first, first + len(account.times))
+    days = np.unique(account.times[1:].astype("datetime64[D]"), return_inverse=True)[1]
+    is_comparable = account.symbols == base.symbols == panel.symbols and np.array_equal(panel.times[bars], base.times)
+    if not is_comparable or len(days) == 0 or days[-1] + 1 < MIN_BARS:
+        return None
+    exposures = features.compute(panel, FACTORS.values())[bars][:-1]  # [T-1, N, K]
+    exposures[..., 0] = np.nan_to_num(exposures[..., 0], nan=1.0)
+    exposures = np.nan_to_num(exposures)
+    returns = _asset_returns(panel, bars)
+    if account.risk_free is not None:
+        returns -= account.risk_free[:, None]
+    is_known = np.isfinite(returns)
+    is_regressed = is_known.sum(1) > len(FACTORS)
+    if not is_regressed.any():
+        return None
+    gram, factor_returns = _regressions(exposures, returns, is_known)
+    active_exposures = np.einsum("tn,tnk->tk", (account.weights - base.weights)[:-1], exposures)
+    factor_parts = active_exposures * factor_returns * is_regressed[:, None]  # [T-1, K]
+    costs = _cost_returns(base) - _cost_returns(account)
+    active = simple_returns(account.equity) - simple_returns(base.equity)
+    residual = active - costs - factor_parts.sum(1)
+    year = bars_per_year(account.times)
+    parts = {name: float(year * factor_parts[:, k].mean()) for k, name in enumerate(FACTORS)}
+    parts |= {RESIDUAL: float(year * residual.mean()), COSTS: float(year * costs.mean())}
+    by_day = np.bincount(days, residual)
+    samples = bootstrap_statistics(
+        lambda rows: by_day[rows].mean(1),
+        *(len(by_day), block_length(by_day), DRAWS, np.random.default_rng(seed)),
+    )
+    low, high = year * len(by_day) / len(residual) * np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
+    return ActiveAttribution(
+        parts,
+        float(year * active.mean()),
+        Interval(parts[RESIDUAL], float(low), float(high)),
+        float(np.median(_condition_numbers(gram[is_regressed]))),
+    )
+
+
+def _asset_returns(panel: Panel, bars: slice) -> Floats:
+    """Simple returns [T-1, N] of the assets from close to close, with dividends; NaN where unknown."""
+    close = panel.close[bars]
+    payments = 0.0 if panel.dividend is None else np.nan_to_num(panel.dividend[bars][1:])
+    returns: Floats = (close[1:] + payments) / close[:-1] - 1
+    return returns
+
+
+def _regressions(exposures: Floats, returns: Floats, is_known: Bools) -> tuple[Floats, Floats]:
+    """Gram matrices [T, K, K] of the exposures [T, N, K], and least-squares slopes [T, K] of the returns [T, N].
+
+    Assets without a return are left out. Of exposures that depend on each other, the smallest slopes.
+    """
+    known_exposures = np.where(is_known[..., None], exposures, 0.0)
+    transposed = known_exposures.transpose(0, 2, 1)
+    gram = transposed @ known_exposures
+    moments = transposed @ np.where(is_known, returns, 0.0)[..., None]
+    return gram, (np.linalg.pinv(gram, rcond=SMALLEST, hermitian=True) @ moments)[..., 0]
+
+
+def _condition_numbers(gram: Floats) -> Floats:
+    """Condition numbers [T] of exposures with gram matrices [T, K, K], without factors that no asset is exposed to."""
+    sizes = np.diagonal(gram, axis1=1, axis2=2)
+    absent = np.where(sizes == 0, sizes.max(1, keepdims=True), 0.0)
+    numbers: Floats = np.sqrt(np.linalg.cond(gram + absent[..., None] * np.eye(len(FACTORS))))
+    return numbers
+
+
+def _cost_returns(result: BacktestResult) -> Floats:
+    """Costs [T-1] of each bar as a share of the equity at the bar before; 0 after ruin."""
+    is_alive = result.equity[:-1] > 0
+    shares: Floats = np.where(is_alive, result.costs[1:] / np.where(is_alive, result.equity[:-1], 1.0), 0.0)
+    return shares
