@@ -138,5 +138,5 @@ soak-short: setup ## the same for some weeks, about a minute
 	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 25 --kills 2
 
 clean: ## remove the environment and all caches (never runs/ or stored data)
-	rm -rf .venv $(LEGACY) $(DEPLOY) $(DOCS) $(RELEASE) $(SIMULATOR) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(DEPLOY) $(DOCS) $(RELEASE) $(SIMULATOR) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

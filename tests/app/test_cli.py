@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -18,9 +19,11 @@ import typer
 from finrl_pod_app.cli import console
 from finrl_pod_app.cli.main import app, run
 from finrl_pod_app.report.records import RunReport, make_report
+from finrl_pod_app.setup.extensions import KINDS, NEW_KINDS
 from finrl_pod_app.setup.presets import PRESETS, preset, write_preset
 
 from finrl_pod import __version__
+from finrl_pod.data.sources.factory import SOURCES
 from finrl_pod.errors import DataError, Interrupted
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.progress import Progress
@@ -115,6 +118,16 @@ def test_top_level_commands() -> None:
 def test_every_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words, "--help"]) == 0
     assert f"Example: finrl-pod {' '.join(words)}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [(["init"], tuple(PRESETS)), (["data", "fetch"], SOURCES), (["check"], KINDS), (["new"], NEW_KINDS)],
+    ids=["presets", "sources", "kinds", "new kinds"],
+)
+def test_help_names_every_choice(words: list[str], names: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words, "--help"]) == 0
+    assert set(names) <= set(re.findall(r"\w+", capsys.readouterr().out))
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,7 +113,9 @@ def check(
         str,
         typer.Argument(metavar="FILE.py:NAME", help="A function or class of yours, or the name that a package offers."),
     ],
-    kind: Annotated[str | None, typer.Option(help=f"One of {KINDS}, cost; default: told from the object.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help=f"One of {KINDS}, cost, source, broker; default: told from the object.")
+    ] = None,
     steps: Annotated[
         int | None,
         typer.Option(min=1, help="Of environments: steps within which an episode must end, 2500 by default."),
