@@ -7,6 +7,7 @@ built-in panels were used to build finrl_pod: the first look of a user at them i
 from __future__ import annotations
 
 import functools
+from collections.abc import Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,13 +69,18 @@ def same_market(first: DatasetFingerprint, second: DatasetFingerprint) -> bool:
     Indices are compared by day, week and month, shifted by one period either way: weekly bars may be dated by their
     first or by their last day.
     """
-    if len(first.symbols & second.symbols) < MIN_SHARED_SYMBOLS * min(len(first.symbols), len(second.symbols)):
+    if not shares_symbols(first.symbols, second.symbols):
         return False
     return any(
         _correlation(_period_levels(first, period), _period_levels(second, period), shift) >= MIN_CORRELATION
         for period in PERIODS
         for shift in (0, -1, 1)
     )
+
+
+def shares_symbols(first: Set[str], second: Set[str]) -> bool:
+    """Whether two universes share at least half of the symbols of the smaller one."""
+    return len(first & second) >= MIN_SHARED_SYMBOLS * min(len(first), len(second))
 
 
 def _period_levels(fingerprint: DatasetFingerprint, period: str) -> tuple[NDArray[np.int64], Floats]:
@@ -125,7 +131,7 @@ def _is_market_of(panel: Panel, name: str) -> bool:
         return True
     symbols = {symbol.upper() for symbol in panel.symbols}
     built_in_symbols = {symbol.upper() for symbol in Store().show(name).symbols}
-    if len(symbols & built_in_symbols) < MIN_SHARED_SYMBOLS * min(len(symbols), len(built_in_symbols)):
+    if not shares_symbols(symbols, built_in_symbols):
         return False
     return same_market(dataset_fingerprint(panel), _built_in_fingerprint(name))
 

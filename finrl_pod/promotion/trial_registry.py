@@ -31,6 +31,7 @@ from finrl_pod.promotion.dataset_fingerprint import (
     dataset_fingerprint,
     development_period,
     same_market,
+    shares_symbols,
 )
 from finrl_pod.promotion.verdict import TrialCounts, Verdict
 
@@ -229,6 +230,25 @@ class TrialRegistry:
                 "SELECT rowid FROM looks WHERE data = ? AND subject = ? AND first = ? AND last = ?", _key(look)
             ).fetchone()
             return _count(database, data, look, until=row_number)  # later looks do not change an earlier verdict
+
+    def log_deployment(self, baseline: str, symbols: Sequence[str]) -> None:
+        """Log a baseline that is traded as a look at the tests so far of markets with these symbols.
+
+        Their reports showed its results. A second start of the same baseline adds nothing.
+        """
+        subject = f"deployment of {baseline}"
+        if not self.path.exists():
+            return
+        with self._open() as database:
+            tests = database.execute(
+                "SELECT DISTINCT data, first, last, symbols FROM looks JOIN outlines USING (data) "
+                "WHERE data NOT IN (SELECT data FROM looks WHERE subject = ?)",
+                (subject,),
+            ).fetchall()
+            for data, first, last, text in tests:
+                if shares_symbols(frozenset(symbols), frozenset(json.loads(text))):
+                    row = (data, subject, first, last, subject, _now())
+                    database.execute("INSERT INTO looks VALUES (?, ?, ?, ?, ?, NULL, ?)", row)
 
     def count_looks(self, look: Look, panel: Panel) -> int:
         """Number of looks so far at the test period of a look that is not logged, as `look` counts them."""

@@ -546,6 +546,7 @@ def scores(tmp_path: Path) -> str:
     return f"{tmp_path / 'own.py'}"
 
 
+@pytest.mark.slow
 def test_scores_of_ones_own_trade_under_the_mandate_of_a_config(
     scores: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -562,6 +563,7 @@ def test_scores_of_ones_own_trade_under_the_mandate_of_a_config(
     assert "looks" not in tilted
 
 
+@pytest.mark.slow
 def test_scores_of_ones_own_in_python(scores: str) -> None:
     config = small_config()
     sharpe = run_backtest(f"{scores}:first", scoring=config, **CHOSEN)["test"]["strategies"]["first"]["sharpe"]

@@ -70,6 +70,29 @@ def test_every_step_is_measured_over_the_base(trained: dict[str, Any], folder: P
     assert "Steps from the base" in (folder / "trained" / "report.html").read_text()
 
 
+def test_baselines_trade_under_the_mandate_of_the_champion(trained: dict[str, Any], folder: Path) -> None:
+    rows = {row["name"]: row for row in trained["mandate_baselines"]}
+    assert rows.keys() == {"momentum", "reversal", "low_volatility", "ridge"}
+    ranked = [row["validation_sharpe"] for row in trained["mandate_baselines"]]
+    assert ranked == sorted(ranked, reverse=True)
+    base = trained["test"]["strategies"]["mandate_at_tilt_zero"]["sharpe"]
+    for rung in trained["ladder"][1:4]:  # the same accounts
+        assert rows[rung["rung"]]["test_sharpe"] - base == pytest.approx(rung["test"]["sharpe_difference"], abs=1e-12)
+    assert rows["ridge"]["test_sharpe"] != pytest.approx(base, abs=1e-6)
+    page = (folder / "trained" / "report.html").read_text()
+    assert "Baselines under the mandate" in page
+    assert "ridge regression" in page
+
+
+def test_baselines_without_a_test_are_ranked_on_validation(trained: dict[str, Any], folder: Path) -> None:
+    untested = run_tournament(solved(), folder / "untested", device="cpu", test=False)["mandate_baselines"]
+    assert [row["test_sharpe"] for row in untested] == [None] * 4
+    names = ("name", "validation_sharpe")
+    assert [[row[name] for name in names] for row in untested] == [
+        [row[name] for name in names] for row in trained["mandate_baselines"]
+    ]
+
+
 def test_training_without_a_shown_gain_deploys_its_start(trained: dict[str, Any], folder: Path) -> None:
     run = RunDirectory.open(folder / "trained")
     assert trained["start"]["p_value"] > 0.025

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -19,14 +20,18 @@ from finrl_pod_app.evaluation.backtests import prepare
 from finrl_pod_app.paper import demo
 from finrl_pod_app.paper.backtest_difference import PriceSource, TrackedStrategy, TrackReport
 from finrl_pod_app.paper.runner import _handle_signals
-from finrl_pod_app.paper.sources import PromotedRun, load_promoted
+from finrl_pod_app.paper.sources import PromotedRun, load_promoted, log_deployments
 from finrl_pod_app.paper.status_view import show_demo
 
 from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.paper.journal.commands import CommandName, CommandResult, enqueue, pending_commands, record_result
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import AlertStatus, Slippage
+from finrl_pod.paper.settings import BrokerSettings
+from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import parse
+from tests.data.panels import random_panel
+from tests.paper import factories
 from tests.paper.trained_run import damage, train, update_report
 
 pytestmark = pytest.mark.slow
@@ -424,3 +429,15 @@ def test_ignored_hangup_stays_ignored() -> None:
     finally:
         signal.signal(signal.SIGHUP, before)
     assert caught == []
+
+
+def test_a_baseline_that_is_deployed_after_a_test_is_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path))
+    panel = random_panel()
+    tested = Look(panel.sha256, "a", "2020-06-01", "2020-12-31", "a champion")
+    TrialRegistry().look(tested, panel)
+    deployed = factories.config(strategy="momentum_12_1", symbols=panel.symbols)
+    simulated = replace(deployed, broker=BrokerSettings(clock="clock.json"))
+    for config, looks in ((simulated, 1), (replace(deployed, strategy="own.py:Mine"), 1), (deployed, 2), (deployed, 2)):
+        log_deployments(config)
+        assert TrialRegistry().count_looks(tested, panel) == looks

@@ -247,3 +247,15 @@ def test_unusable_registry_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SetupError, match="cannot use the registry"):
         TrialRegistry(tmp_path / "file" / FILE).counts(DATA)
+
+
+def test_a_baseline_that_is_traded_after_a_test_is_a_look(registry: TrialRegistry) -> None:
+    panel = random_panel()
+    registry.log_deployment("momentum_12_1", panel.symbols)  # nothing was tested
+    assert not registry.path.exists()
+    tested = Look(panel.sha256, "a", FIRST, LAST, "a champion")
+    registry.look(tested, panel)
+    for symbols, count in ((("UNKNOWN",), 1), (panel.symbols, 2), (panel.symbols, 2)):
+        registry.log_deployment("momentum_12_1", symbols)
+        assert registry.count_looks(tested, panel) == count
+    assert [entry.what for entry in registry.data_sets()[0].looks] == ["a champion", "deployment of momentum_12_1"]

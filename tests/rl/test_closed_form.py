@@ -11,9 +11,20 @@ import torch
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.trading_envs import make_env
 from scipy.optimize import minimize
+from sklearn.linear_model import Ridge
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.algorithms.closed_form import SCORE_SCALE, TiltReturns, scaled, solve, solved_weights, tilt_returns
+from finrl_pod.rl.algorithms.closed_form import (
+    HORIZON,
+    PENALTIES,
+    SCORE_SCALE,
+    TiltReturns,
+    regression_weights,
+    scaled,
+    solve,
+    solved_weights,
+    tilt_returns,
+)
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
@@ -43,6 +54,39 @@ def planted_market(bars: int = 300) -> MarketTensor:
 def small_env(market: MarketTensor, mandate: MandateConfig | None = MANDATE, **rules: Any) -> MarketEnv:
     environment = dataclasses.replace(RULES, **rules)
     return make_env(market, environment, members=(0, 1), mandate=mandate, last=200, dtype=torch.float64)
+
+
+def test_regression_is_a_ridge_of_relative_returns_with_purged_folds() -> None:
+    market = planted_market()
+    first, last, embargo = 10, 250, 3
+    fill, is_open = market.fill.numpy(), (market.tradable & market.fillable).numpy()
+    samples = []
+    for t in range(first, last - HORIZON):
+        rows = np.column_stack([market.features[t].double(), fill[t + HORIZON] / fill[t] - 1])[is_open[t]]
+        samples.append(rows - rows.mean(0))
+
+    def fitted(bars: list[int], penalty: float) -> Floats:
+        rows = np.concatenate([samples[t] for t in bars])
+        alpha = penalty * np.square(rows[:, :-1]).sum() / 2
+        weights: Floats = Ridge(alpha=alpha, fit_intercept=False).fit(rows[:, :-1], rows[:, -1]).coef_
+        return weights
+
+    def error(penalty: float) -> float:
+        total = 0.0
+        for block in np.array_split(np.arange(len(samples)), 5):
+            apart = [t for t in range(len(samples)) if np.abs(block - t).min() > HORIZON + embargo]
+            rows = np.concatenate([samples[t] for t in block])
+            total += np.square(rows[:, -1] - rows[:, :-1] @ fitted(apart, penalty)).sum()
+        return total
+
+    weights = regression_weights(market, first, last, embargo)
+    best = min(PENALTIES, key=error)
+    np.testing.assert_allclose(weights, fitted([*range(len(samples))], best), rtol=1e-8)
+    assert weights[0] > 3 * abs(weights[1])  # the next return is a part of the predicted one
+    later = market.fill.clone()
+    later[last:] *= 3
+    assert np.array_equal(regression_weights(dataclasses.replace(market, fill=later), first, last, embargo), weights)
+    assert regression_weights(market, first, first + HORIZON, embargo).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -32,14 +32,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
 from finrl_pod.user_files import is_custom
-from finrl_pod_app.evaluation.champions import (
-    BenchmarkAccount,
-    champion_identity,
-    find_benchmark,
-    reference_strategy,
-    scored_strategy,
-    trades_scores,
-)
+from finrl_pod_app.evaluation import champions
 from finrl_pod_app.evaluation.mandate_report import attribution_of, comparison, mandate_parts, mandate_period
 from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, load_run_panel, splits_of_panel
 from finrl_pod_app.report.builder import bars_sentence, bootstrap_band, build_report, rule_sentences, subject_of
@@ -106,7 +99,7 @@ class BacktestInputs:
         environment = self.config.environment
         return MarketPeriod(self.market, self.first, self.last, rules_of(environment), environment.cash)
 
-    def log_look(self, benchmark: BenchmarkAccount | None = None) -> LookCount | None:
+    def log_look(self, benchmark: champions.BenchmarkAccount | None = None) -> LookCount | None:
         """Log a look at its bars, by the strategy or by its benchmark; returns its number and the count of all looks.
 
         None for a baseline, and for bars before the test split: only results on test count as looks.
@@ -165,7 +158,9 @@ def run_backtest(
         inputs = dataclasses.replace(inputs, orders=orders or orders_of(inputs.strategy))
         if inputs.orders is not None and (capacity or execution == "paper" or inputs.name == "index"):
             raise InputError("stops and limits are simulated for strategies traded to weights, without --capacity")
-        benchmark_account = None if benchmark is None else find_benchmark(benchmark, inputs.name, inputs.panel)
+        benchmark_account = (
+            None if benchmark is None else champions.find_benchmark(benchmark, inputs.name, inputs.panel)
+        )
         report_parts: ReportParts = {"split": inputs.period}
         if execution == "paper":
             outcome = _on_paper(inputs, paper, benchmark_account, options)
@@ -219,14 +214,16 @@ def _capacity(
     from finrl_pod.evaluate.capacity import capacity_curve
 
     period = inputs.market_period
-    has_mandate = isinstance(inputs.strategy, PolicyStrategy) or trades_scores(inputs.strategy)
-    base = reference_strategy(inputs.config) if has_mandate else make_baseline(REFERENCES[0])
+    has_mandate = isinstance(inputs.strategy, PolicyStrategy) or champions.trades_scores(inputs.strategy)
+    base = champions.reference_strategy(inputs.config) if has_mandate else make_baseline(REFERENCES[0])
     base_recording = backtest_recorded(base, inputs.panel, period)[1]
     curve = capacity_curve(recording, base_recording, period, adv=adv, seed=inputs.config.seed, on_size=on_account)
     return {"base": base.name, "adv": adv, **curve.plain()}
 
 
-def _on_weights(inputs: BacktestInputs, benchmark_account: BenchmarkAccount | None, *, with_curve: bool) -> _Outcome:
+def _on_weights(
+    inputs: BacktestInputs, benchmark_account: champions.BenchmarkAccount | None, *, with_curve: bool
+) -> _Outcome:
     """Trade to exact target weights.
 
     with_curve: also compute the metrics of the same decisions at other costs.
@@ -241,8 +238,8 @@ def _on_weights(inputs: BacktestInputs, benchmark_account: BenchmarkAccount | No
     results = {inputs.name: result, **run_references(inputs.name, *on_prices)}
     if benchmark_account is not None and benchmark_account.strategy.name not in results:
         results[benchmark_account.strategy.name] = benchmark_account.result(*on_prices)
-    if champion is not None or trades_scores(inputs.strategy):
-        reference = reference_strategy(inputs.config)
+    if champion is not None or champions.trades_scores(inputs.strategy):
+        reference = champions.reference_strategy(inputs.config)
         if reference.name not in results:
             results[reference.name] = backtest(reference, *on_prices)
     parts: ReportParts = {}
@@ -272,7 +269,7 @@ def run_references(tested_name: str, panel: Panel, period: MarketPeriod) -> dict
 def _on_paper(
     inputs: BacktestInputs,
     paper: PaperConfig | None,
-    benchmark_account: BenchmarkAccount | None,
+    benchmark_account: champions.BenchmarkAccount | None,
     options: BacktestOptions,
 ) -> _Outcome:
     """Trade with the orders of the daemon.
@@ -313,7 +310,7 @@ def _on_paper(
 def _report(
     inputs: BacktestInputs,
     outcome: _Outcome,
-    benchmark_account: BenchmarkAccount | None,
+    benchmark_account: champions.BenchmarkAccount | None,
     report_parts: ReportParts,
     *,
     with_band: bool,
@@ -328,8 +325,8 @@ def _report(
     if inputs.in_sample:
         report_parts["in_sample"] = inputs.in_sample
     base = REFERENCES[0] if benchmark_account is None else benchmark_account.strategy.name
-    if benchmark_account is None and trades_scores(inputs.strategy) and outcome.recording is not None:
-        base = reference_strategy(inputs.config).name
+    if benchmark_account is None and champions.trades_scores(inputs.strategy) and outcome.recording is not None:
+        base = champions.reference_strategy(inputs.config).name
     if inputs.name not in (CHAMPION, base):  # reports of runs compare a champion with its base
         accounts = (results[inputs.name], results[base])
         report_parts["comparison"] = comparison(*accounts)
@@ -370,7 +367,7 @@ def prepare(
         return _prepared_run(target, options, symbols, fix)
     seed = options.get("seed")
     config = _with_options(scoring or base or RunConfig(), options, symbols)
-    strategy = load_strategy(target, seed) if scoring is None else scored_strategy(target, config)
+    strategy = load_strategy(target, seed) if scoring is None else champions.scored_strategy(target, config)
     panel = load_panel(config)
     if scoring is not None:
         validate_mandate(config.mandate, config.environment, len(panel.symbols))
@@ -455,7 +452,6 @@ def _with_options(config: RunConfig, options: BacktestOptions, symbols: Sequence
 def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str], fix: str) -> BacktestInputs:
     from finrl_pod.tournament.run_directory import RunDirectory
     from finrl_pod.tournament.selection import champion_of
-    from finrl_pod_app.evaluation.champions import champion_market, load_champion
 
     run: RunDirectory = RunDirectory.open(path)
     config = _with_options(run.config, options, symbols)
@@ -471,13 +467,13 @@ def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str], 
     has_verdict = (path / VERDICT_FILE).exists()
     period = _period(panel, splits, options, "test" if has_verdict else "validation")
     members = champion_of(run, run.config)
-    champion = load_champion(run, members)
-    market = champion_market(champion, panel, config)
+    champion = champions.load_champion(run, members)
+    market = champions.champion_market(champion, panel, config)
     dates = (run.config.splits.train[0], run.config.splits.validation[1])
     times = panel.times[period.first : period.last + 1]
     return BacktestInputs(
         *(CHAMPION, champion, config, panel, market, period.first, period.last),
-        subject=champion_identity(run.config.sha256, run, members),
+        subject=champions.champion_identity(run.config.sha256, run, members),
         in_sample=in_sample(*dates, times, "the champion was trained or selected"),
         period=period.name,
         shows_test=period.shows_test,

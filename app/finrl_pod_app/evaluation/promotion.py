@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from finrl_pod.promotion.trial_log import TrialLog, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.promotion.verdict import Verdict, write_verdict
 from finrl_pod.rl.acting import MeanActor, run_members
-from finrl_pod.rl.algorithms.closed_form import scaled
+from finrl_pod.rl.algorithms.closed_form import regression_weights, scaled
 from finrl_pod.rl.networks.policies import LINEAR, PolicySpec
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
 from finrl_pod.settings.constraints import check_settings
@@ -53,10 +54,11 @@ from finrl_pod_app.evaluation.champions import (
     reference_strategy,
 )
 from finrl_pod_app.evaluation.execution_rules import within_daemon_limits
-from finrl_pod_app.report.records import ReportParts, Rung, RungPeriod
+from finrl_pod_app.report.records import MandateBaseline, ReportParts, Rung, RungPeriod
 
 BASE = "base"
 TRAINED = "rl"
+RIDGE = "ridge"
 # Rung -> feature and sign of its score, in the order of the table. Defined before any test bar is read.
 FIXED_TILTS: Mapping[str, tuple[str, float]] = {
     "momentum": ("momentum_252_21", 1.0),
@@ -73,7 +75,8 @@ class ChampionEvaluation:
     """Results of a champion and the baselines, and the verdict.
 
     cost_curve: metrics of the champion on test at other costs. audit: None if the champion already had a verdict.
-    desired_tilts: tilts of the champion on validation and test, before the limits of its mandate.
+    desired_tilts: tilts of the champion on validation and test, before the limits of its mandate. baselines: accounts
+    of `mandate_accounts` on validation and test.
     """
 
     validation: Mapping[str, BacktestResult]
@@ -82,6 +85,7 @@ class ChampionEvaluation:
     verdict: Verdict
     audit: Audit | None
     desired_tilts: Mapping[str, DesiredTilts]
+    baselines: Mapping[str, Mapping[str, Curve]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +100,14 @@ class EvaluationContext:
     splits: Splits
     market: MarketTensor
     last_decision: int
+
+    @cached_property
+    def ridge(self) -> Tensor:
+        """Weights [1, F] of a ridge regression on the features of the agents, fitted on the training split."""
+        train = self.splits.train
+        first = max(train.first, self.market.first)
+        weights = regression_weights(self.market, first, train.last, self.config.splits.embargo)
+        return scaled(weights, self.market, first, train.last).unsqueeze(0)
 
 
 def check_lengths(gate: GateConfig, validation: int, test: int) -> None:
@@ -137,6 +149,7 @@ def evaluate_champion(
         **run_baselines(panel, period),
         reference.name: backtest(reference, panel, period),
     }
+    baselines = {"validation": mandate_accounts(context, splits.validation)}
     active_returns = log.champion(validation[CHAMPION])
     first, last = span_dates(panel, splits.test)
     subject = champion_identity(config.sha256, run, members)
@@ -157,6 +170,7 @@ def evaluate_champion(
     result, decisions = backtest_recorded(limited_champion, panel, period)
     reference_result, base_decisions = backtest_recorded(reference, panel, period)
     test = {CHAMPION: result, **run_baselines(panel, period), reference.name: reference_result}
+    baselines["test"] = mandate_accounts(context, splits.test)
     if verdict is None:
         findings = () if audit is None else audit.findings
         messages = {status: tuple(f.message for f in findings if f.status == status) for status in ("fail", "warn")}
@@ -183,7 +197,8 @@ def evaluate_champion(
         name: recorders[name].desired_tilts(results[CHAMPION].times, len(panel.symbols))
         for name, results in (("validation", validation), ("test", test))
     }
-    return ChampionEvaluation(validation, test, cost_curve(decisions, period), verdict, audit, desired_tilts)
+    curve = cost_curve(decisions, period)
+    return ChampionEvaluation(validation, test, curve, verdict, audit, desired_tilts, baselines)
 
 
 def _with_selection(
@@ -223,7 +238,7 @@ class Curve:
 def ladder_parts(
     context: EvaluationContext, run: RunDirectory, members: ChampionMembers, evaluation: ChampionEvaluation
 ) -> ReportParts:
-    """The parts `ladder` and `start` of the report; none without a mandate.
+    """The parts `ladder`, `start` and `mandate_baselines` of the report; none without a mandate.
 
     Call it after the look at the test period is recorded.
     """
@@ -234,8 +249,15 @@ def ladder_parts(
     deployed_rung = START if members.ids == (START,) or config.agent.algorithm == START else TRAINED
     spans = {"validation": context.splits.validation, "test": context.splits.test}
     results = {"validation": evaluation.validation, "test": evaluation.test}
-    curves = {name: _curves(context, run, deployed_rung, spans[name], results[name]) for name in PERIODS}
     reference = reference_strategy(config).name
+    curves = {
+        name: {
+            BASE: _curve(results[name][reference]),
+            **{rung: curve for rung, curve in evaluation.baselines[name].items() if rung in FIXED_TILTS},
+            **_policies(context, run, deployed_rung, spans[name], _curve(results[name][CHAMPION])),
+        }
+        for name in PERIODS
+    }
     rungs = [
         Rung(
             rung=name,
@@ -245,34 +267,53 @@ def ladder_parts(
         )
         for name in curves["test"]
     ]
-    if comparison is None:
-        return {"ladder": rungs, "start": None}
-    return {
-        "ladder": rungs,
-        "start": {**vars(comparison), "level": START_SIGNIFICANCE, **dataclasses.asdict(run.start_folds())},
-    }
+    start = None
+    if comparison is not None:
+        start = {**vars(comparison), "level": START_SIGNIFICANCE, **dataclasses.asdict(run.start_folds())}
+    bases = {name: results[name][reference] for name in PERIODS}
+    return {"ladder": rungs, "start": start, "mandate_baselines": mandate_baselines(evaluation.baselines, bases)}
 
 
-def _curves(
-    context: EvaluationContext, run: RunDirectory, deployed_rung: str, span: Span, results: Mapping[str, BacktestResult]
-) -> dict[str, Curve]:
-    """Accounts of all rungs over a period, by name and in order.
+def mandate_baselines(
+    accounts: Mapping[str, Mapping[str, Curve]], bases: Mapping[str, BacktestResult]
+) -> tuple[MandateBaseline, ...]:
+    """Sharpe ratios of `mandate_accounts` on validation, and on test if there is one, ranked on validation.
 
-    results: results of the champion and of the reference.
+    bases: results of the reference on the same bars.
     """
-    config = context.config
-    market = context.market
-    reference = results[reference_strategy(config).name]
-    curves = {BASE: _curve(reference), **_fixed_tilts(context, span)}
-    champion = _curve(results[CHAMPION])
+    ratios = {name: _sharpe(curve.equity, bases["validation"]) for name, curve in accounts["validation"].items()}
+    return tuple(
+        MandateBaseline(
+            name=name,
+            validation_sharpe=ratios[name],
+            test_sharpe=_sharpe(accounts["test"][name].equity, bases["test"]) if "test" in bases else None,
+        )
+        for name in sorted(ratios, key=lambda name: -ratios[name])
+    )
+
+
+def _policies(
+    context: EvaluationContext, run: RunDirectory, deployed_rung: str, span: Span, champion: Curve
+) -> dict[str, Curve]:
+    """Accounts of the champion and of the policy that it started from or that started from it, over a period."""
     if run.has_start and deployed_rung == START:
-        ensemble = load_champion(run, ensemble_of(run, config))
-        result = backtest(ensemble, context.panel, period_of(market, span, config))
-        return {**curves, START: champion, TRAINED: _curve(result)}
+        ensemble = load_champion(run, ensemble_of(run, context.config))
+        result = backtest(ensemble, context.panel, period_of(context.market, span, context.config))
+        return {START: champion, TRAINED: _curve(result)}
     if run.has_start:
         weights = run.snapshot(START).weights[LINEAR]
-        curves[START] = _linear(context, market, weights.unsqueeze(0), span)[0]
-    return {**curves, deployed_rung: champion}
+        return {START: _linear(context, context.market, weights.unsqueeze(0), span)[0], deployed_rung: champion}
+    return {deployed_rung: champion}
+
+
+def mandate_accounts(context: EvaluationContext, span: Span) -> dict[str, Curve]:
+    """Accounts of the fixed tilts and of a ridge regression under the mandate of a run; empty without one."""
+    if active_mandate(context.config.mandate) is None:
+        return {}
+    accounts = _fixed_tilts(context, span)
+    if context.market.feature_names:
+        accounts[RIDGE] = _linear(context, context.market, context.ridge, span)[0]
+    return accounts
 
 
 def _fixed_tilts(context: EvaluationContext, span: Span) -> dict[str, Curve]:
@@ -322,8 +363,11 @@ def _period(curve: Curve, base: BacktestResult) -> RungPeriod:
         active_return=float(active.mean()) * periods,
         alpha=float(alpha_series(active, reference).values.mean()) * periods,
         tracking_error=float(active.std(ddof=1)) * math.sqrt(periods),
-        sharpe_difference=float(
-            sharpe(curve.equity, periods, base.risk_free) - sharpe(base.equity, periods, base.risk_free)
-        ),
+        sharpe_difference=_sharpe(curve.equity, base) - _sharpe(base.equity, base),
         turnover=curve.turnover,
     )
+
+
+def _sharpe(equity: Floats, base: BacktestResult) -> float:
+    """Sharpe ratio of an account on the bars of the base, over the same cash."""
+    return float(sharpe(equity, bars_per_year(base.times), base.risk_free))

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from finrl_pod.errors import BrokerError, ConfigError, DaemonError, Interrupted, JournalError
+from finrl_pod.errors import BrokerError, ConfigError, DaemonError, Interrupted, JournalError, SetupError
 from finrl_pod.paper.brokers.alpaca.credentials import is_loopback
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
 from finrl_pod.paper.domain.port import Broker, Clock
@@ -26,7 +26,7 @@ from finrl_pod.paper.monitoring.telegram import TOKEN, TelegramCommands
 from finrl_pod.paper.runtime.control import apply_halt, halt_pending
 from finrl_pod.paper.runtime.daemon import Daemon, build_daemon, record_settings
 from finrl_pod.paper.settings import BROKERS, PaperConfig
-from finrl_pod_app.paper.sources import strategy_sources
+from finrl_pod_app.paper.sources import log_deployments, strategy_sources
 
 HALT_POLL = 0.25  # real seconds between two checks of the thread that applies a halt while the main loop is busy
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -79,6 +79,10 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
                 os.environ[TOKEN], users, store, lambda: status_text(store, config), log, alerts.send
             )
             closing.callback(commands.close)
+        try:
+            log_deployments(config)
+        except SetupError as error:  # an account with positions has to be traded all the same
+            log.warning("registry of trials", reason=str(error))
         log.info("started", name=config.name, journal=config.journal, broker=broker.name, feed=feed.name)
         with _handle_signals(daemon) as received_signals, _halt_thread(store, broker, clock, log):
             try:

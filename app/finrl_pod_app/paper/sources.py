@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from finrl_pod_strategies.baselines import make_baseline
+from finrl_pod_strategies.baselines import BASELINES, make_baseline
 from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import load_user_strategy, strategy_hash
@@ -21,6 +21,7 @@ from finrl_pod.evaluate.intrabar_orders import orders_of
 from finrl_pod.files import read_json
 from finrl_pod.paper.execution.trader import LoadedStrategy, StrategySource
 from finrl_pod.paper.settings import PaperConfig, allocations
+from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.promotion.verdict import VERDICT_FILE, read_verdict
 from finrl_pod.registry.agent_registry import AgentRegistry
 from finrl_pod.registry.handover import check_strategy_name, last_handover
@@ -48,6 +49,13 @@ def strategy_source(config: PaperConfig, *, allow_unpromoted: bool = False) -> S
         source = PromotedRun(Path(config.run), config.symbols, allow_unpromoted=allow_unpromoted)
     source.current()
     return source
+
+
+def log_deployments(config: PaperConfig) -> None:
+    """Log each baseline that is traded as a look at earlier tests; none for the simulated clock of a fake server."""
+    for allocation in allocations(config):
+        if allocation.strategy in BASELINES and not config.broker.clock:
+            TrialRegistry().log_deployment(allocation.strategy, config.symbols)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,6 +58,7 @@ def render(report: RunReport, results: Mapping[str, BacktestResult], name: str =
         _validation(report, style_by_name),
         contribution.benchmark(report, style_by_name),
         sections.ladder(report),
+        sections.mandate_baselines(report),
         sections.active_return(report, results),
         contribution.active_parts(report),
         sections.gate(report),

@@ -146,6 +146,7 @@ LABELS = {
     "momentum": "12-1 momentum (fixed)",
     "reversal": "5-day reversal (fixed)",
     "low_volatility": "low volatility (fixed)",
+    "ridge": "ridge regression",
     "closed_form": "solved linear policy",
     "rl": "reinforcement learning",
 }

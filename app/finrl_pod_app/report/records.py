@@ -344,6 +344,14 @@ class Rung(Part):
     test: RungPeriod
 
 
+class MandateBaseline(Part):
+    """Sharpe ratios of a simple rule under the mandate, costs and speed of the champion. test_sharpe: None untested."""
+
+    name: str
+    validation_sharpe: Number
+    test_sharpe: Number
+
+
 class StartFold(Part):
     """Choice of the number of updates of the start policy by one cohort."""
 
@@ -395,6 +403,7 @@ class RunReport(Part):
     practically_base: PracticallyBase | None = None
     stop_rule: StopRule | None = None
     ladder: tuple[Rung, ...] = ()
+    mandate_baselines: tuple[MandateBaseline, ...] = ()
     start: Start | None = None
     base_score: Number = None
     search: str = "off"
@@ -479,6 +488,7 @@ class ReportParts(TypedDict, total=False):
     practically_base: PracticallyBase | None
     stop_rule: StopRule | None
     ladder: Sequence[Rung]
+    mandate_baselines: Sequence[MandateBaseline]
     start: object
     base_score: float
     search: str

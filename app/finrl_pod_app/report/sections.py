@@ -9,7 +9,7 @@ from typing import Any
 
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, mandate_text, tables
-from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, in_sentence
+from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, in_sentence, number
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import RunReport
@@ -134,6 +134,22 @@ def ladder(report: RunReport) -> str:
     meanings = definitions({label: meaning for label, _, meaning in mandate_text.COLUMNS})
     words = note(mandate_text.ladder_sentence(report)) + note(mandate_text.NOTE)
     return section("Steps from the base to the champion", words + tables.table(f"<th></th>{heads}", body) + meanings)
+
+
+def mandate_baselines(report: RunReport) -> str:
+    """Simple rules under the mandate of the champion; empty for a run without them."""
+    if not report.mandate_baselines:
+        return ""
+    words = (
+        "Under the mandate, costs and speed of the champion, ranked on validation before the test. The ridge "
+        "regression uses the features of the agents. None may be chosen by its test: trading one is another look."
+    )
+    heads = "".join(f'<th scope="col">Sharpe ratio, {period}</th>' for period in mandate_text.PERIODS)
+    body = [
+        tables.table_row(mandate_text.LABELS[row.name], [number(row.validation_sharpe), number(row.test_sharpe)])
+        for row in report.mandate_baselines
+    ]
+    return section("Baselines under the mandate", note(words) + tables.table(f"<th></th>{heads}", body))
 
 
 def mandate(report: RunReport) -> str:

@@ -32,10 +32,10 @@ from finrl_pod.tournament.selection import ChampionMembers, champion_of
 from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import Panel
 from finrl_pod.user_files import FOLDER, keep_folder, pinned
+from finrl_pod_app.evaluation import promotion
 from finrl_pod_app.evaluation.backtests import run_backtest
 from finrl_pod_app.evaluation.champions import open_trial_log
 from finrl_pod_app.evaluation.mandate_report import mandate_parts, mandate_period
-from finrl_pod_app.evaluation.promotion import EvaluationContext, check_lengths, evaluate_champion, ladder_parts
 from finrl_pod_app.prices.market_setup import (
     check_settings,
     make_market,
@@ -103,11 +103,13 @@ def run_tournament(
     _stages(progress)("reading prices and features")
     panel = load_panel(config) if saved_panel is None else saved_panel
     splits = make_splits(panel.times, config.splits)
-    check_lengths(config.gate, len(splits.validation), len(splits.test))
+    promotion.check_lengths(config.gate, len(splits.validation), len(splits.test))
     market = make_market(panel, config, splits)
     check_settings(config, market, splits)
     open_run = RunDirectory.resume if resume else RunDirectory.create
-    context = EvaluationContext(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
+    context = promotion.EvaluationContext(
+        config, panel, splits, market, training_env(config, market, splits, (0,)).last
+    )
     try:
         with locked_folder(out, RUN):
             run = open_run(out, config, panel.sha256)
@@ -122,16 +124,20 @@ def run_tournament(
                 if not test:
                     validation_report = run_backtest(out, split="validation")
                     period = " to ".join(splits.dates()["validation"])
+                    accounts = {"validation": promotion.mandate_accounts(context, splits.validation)}
                     return validation_report.model_copy(
                         update={
                             "champion": _champion(config, members, outcome),
                             "leaderboard": leaderboard_rows(outcome.leaderboard.scores),
                             "base_score": base,
+                            "mandate_baselines": promotion.mandate_baselines(accounts, {"validation": log.reference}),
                             "period": f"Period: validation split, {period}. The test period is unseen.",
                         }
                     )
                 stage = _stages(callback)
-                evaluation = evaluate_champion(context, run, members, registry, log, lambda name: stage(name, outcome))
+                evaluation = promotion.evaluate_champion(
+                    context, run, members, registry, log, lambda name: stage(name, outcome)
+                )
                 stage("writing the report", outcome)
                 strategies = {name: dict(result.metrics) for name, result in evaluation.validation.items()}
                 periods = {
@@ -163,7 +169,7 @@ def run_tournament(
                         "base_score": base,
                         "search": config.tournament.search,
                         **mandate_parts(config, panel, evaluation.test, periods),
-                        **ladder_parts(context, run, members, evaluation),
+                        **promotion.ladder_parts(context, run, members, evaluation),
                     },
                 )
                 write_report(out, report, evaluation.test)
@@ -202,7 +208,7 @@ def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOp
         return Plan(estimate, None, ())
     panel = load_panel(config)
     splits = make_splits(panel.times, config.splits)
-    check_lengths(config.gate, len(splits.validation), len(splits.test))
+    promotion.check_lengths(config.gate, len(splits.validation), len(splits.test))
     check_settings(config, make_market(panel, config, splits), splits)
     notes = [note for note in (unused_note, _few_bars(config, panel, splits)) if note]
     return Plan(estimate, looks_so_far(panel, splits.test) + 1, tuple(notes))
@@ -215,7 +221,7 @@ def _few_bars(config: RunConfig, panel: Panel, splits: Splits) -> str:
 
 
 def train(
-    context: EvaluationContext,
+    context: promotion.EvaluationContext,
     run: RunDirectory,
     log: TrialLog,
     device: torch.device,

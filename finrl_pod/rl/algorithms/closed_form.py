@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Unpack
 
 import numpy as np
@@ -38,6 +39,10 @@ from finrl_pod.types import Bools, Floats, MarketTensor, Observation, Tensor
 TILT_SCORE = 0.2  # score of an account for one standard deviation of its feature
 SCORE_SCALE = 0.7  # standard deviation of the scores of the solved policy
 RIDGE = 1.0  # weight of the identity beside the correlations
+HORIZON = 21  # bars of the returns that `regression_weights` predicts
+FOLDS = 5
+# Of the regression, relative to the mean square of a feature. The first of equally good ones is taken.
+PENALTIES = (1e4, 1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2)
 SWEEPS = 300  # of coordinate descent; 10 features converge within 50
 MIN_RELATIVE_RISK = 1e-6  # of the alpha of a feature, relative to the riskiest; below it the feature tilts nothing
 
@@ -130,6 +135,45 @@ def solved_weights(
 ) -> Tensor:
     """Weights [F] of the linear policy that is solved on the decision bars first to last."""
     return scaled(solve(tilt_returns(market, environment, mandate, first, last + 1)), market, first, last)
+
+
+def regression_weights(market: MarketTensor, first: int, last: int, embargo: int) -> Floats:
+    """Weights [F] of a ridge regression of returns on features; it reads no price after the bar `last`.
+
+    The returns last `HORIZON` bars from the fill of a bar. Features and returns are relative to their mean over the
+    assets. The penalty has the least squared error over five blocks of bars, each predicted without the bars whose
+    returns overlap its own, and without `embargo` more on either side.
+    """
+    count = len(market.feature_names)
+    is_open = market.tradable & market.fillable
+    returns = market.fill[HORIZON:] / market.fill[:-HORIZON] - 1
+    bars = range(first, last - HORIZON)  # a decision is filled a bar later
+    moments = np.zeros((len(bars), count + 1, count + 1))
+    for i, t in enumerate(bars):
+        rows = torch.cat([market.features[t].double(), returns[t].unsqueeze(1)], 1)[is_open[t]].cpu().numpy()
+        if len(rows):
+            rows -= rows.mean(0)
+            moments[i] = rows.T @ rows
+    edges = [len(bars) * i // FOLDS for i in range(FOLDS + 1)]
+    purge = HORIZON + embargo
+
+    def squared_error(penalty: float) -> float:
+        error = 0.0
+        for begin, end in pairwise(edges):
+            training = moments[: max(begin - purge, 0)].sum(0) + moments[end + purge :].sum(0)
+            residual = np.append(_ridge(training, penalty), -1.0)
+            error += float(residual @ moments[begin:end].sum(0) @ residual)
+        return error
+
+    return _ridge(moments.sum(0), min(PENALTIES, key=squared_error))
+
+
+def _ridge(moments: Floats, penalty: float) -> Floats:
+    """Weights [F] of moments [F + 1, F + 1] of the features and of what they predict, the last column."""
+    squares = moments[:-1, :-1]
+    shrinkage = penalty * np.trace(squares) / len(squares)
+    weights: Floats = np.linalg.lstsq(squares + shrinkage * np.eye(len(squares)), moments[:-1, -1])[0]
+    return weights
 
 
 class ClosedForm(Algorithm):
