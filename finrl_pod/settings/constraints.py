@@ -4,7 +4,8 @@
 class EnvironmentConfig:
     cost_bps: float = setting(10.0, "cost of a trade in basis points of its value", at_least_and_below(0, 10_000))
 
-Validation, the commented TOML, the reference page and the dashboard form are derived from `describe_settings`.
+Validation reads the declarations; the commented TOML, the reference page and the labels of the dashboard form come from
+`describe_settings`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.setup.overrides import override_run
@@ -15,11 +16,14 @@ from finrl_pod_app.training import resources
 from finrl_pod_app.training.resources import check_memory, estimate_run
 from torch import device
 
+from finrl_pod.data import features
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.settings.run import RunConfig
+from tests.data.panels import random_panel
 
+PANEL = random_panel()
 SAMPLE = Store().show("sample")
 
 
@@ -146,3 +150,12 @@ def test_a_trillion_pods_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     arguments = ["--set", "tournament.pods=1000000000000", "--dry-run"]
     assert run(["tournament", str(tmp_path / "mine.toml"), *arguments]) == 2
     assert "GB of memory" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in features.BUILT_IN_FEATURES if name != "return_1"])
+def test_features_that_need_a_sixth_of_the_bars_are_left_out(name: str) -> None:
+    values = features.compute_one(PANEL, features.lookup(name))
+    warm_up = int(np.argmax(np.isfinite(values).any(1)))
+    short = dataclasses.replace(SAMPLE, bars=6 * (warm_up - 1))
+    assert warm_up <= 2 or fitting_features(("return_1", name), short) == ("return_1",)

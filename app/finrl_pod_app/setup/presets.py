@@ -113,7 +113,8 @@ CHANGED_FIRST: Mapping[str, tuple[str, ...]] = {
 }
 MAX_WARM_UP = 1 / 6  # share of the bars of a panel that features may look back
 SHORT_FEATURES = ("return_1", "return_5", "return_21", "volatility_21")
-UNNAMED_WINDOWS: Mapping[str, int] = {"residual_momentum": 252}  # features whose name does not have their window
+# Windows of features whose name does not have them, by its start.
+UNNAMED_WINDOWS: Mapping[str, int] = {"residual_momentum": 252, "turbulence": 253, "macd": 34, "boll": 20}
 TRAIN, VALIDATION = 0.70, 0.15  # shares of the days if the default splits do not fit the data; the rest is the test
 
 
@@ -169,9 +170,10 @@ def fitting_features(names: Sequence[str], panel: Manifest) -> tuple[str, ...]:
 
 def _window(name: str) -> int:
     """Bars that a built-in feature looks back, from its name; 0 for a custom one."""
-    if name in UNNAMED_WINDOWS:
-        return UNNAMED_WINDOWS[name]
-    return 0 if ":" in name else max(map(int, re.findall(r"\d+", name)), default=0)
+    if ":" in name:
+        return 0
+    named = (bars for start, bars in UNNAMED_WINDOWS.items() if name.startswith(start))
+    return next(named, max(map(int, re.findall(r"\d+", name)), default=0))
 
 
 def propose_splits(first: date, last: date, default: SplitConfig | None = None) -> SplitConfig:
