@@ -169,7 +169,7 @@ def capture_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> 
 def placebo_row(name: str, recipe: Recipe, seeds: int, device: torch.device, *, kind: str) -> Row:
     """Measure the log growth per bar over equal weight of agents trained on an uninformative leak.
 
-    The interval is a bootstrap over bars of the mean over seeds.
+    The interval belongs to the mean over the bars of the mean over seeds.
     """
     panel, market, train_last = sample_market()
     excess_returns = []

@@ -85,10 +85,13 @@ def active_statistics(
 def annual_mean(series: Floats, level: float, periods_per_year: float, parameters: int = 1) -> Interval:
     """Mean of a series [T] per year with its interval; both ends equal the mean of a constant series.
 
-    parameters: argument of `mean_z_score`.
+    Both are NaN for fewer than `MIN_BARS` values. parameters: argument of `mean_z_score`.
     """
+    mean = periods_per_year * float(series.mean())
+    if len(series) < MIN_BARS:
+        return Interval(mean, math.nan, math.nan)
     if is_constant(series):
-        return Interval(*(3 * (periods_per_year * float(series.mean()),)))
+        return Interval(mean, mean, mean)
     return Interval(*(periods_per_year * value for value in mean_interval(series, level, parameters)))
 
 

@@ -436,7 +436,7 @@ def test_metrics_are_against_the_chosen_benchmark(
     held = against(symbol, "--out", str(tmp_path / "out"))
     assert held["benchmark"] == symbol
     assert held["strategies"][symbol]["effective_number"] == pytest.approx(1)
-    assert "beta" not in held["strategies"][symbol]
+    assert held["strategies"][symbol]["beta"] == pytest.approx(1)
     prices = Store().load("main")
     first, last = (int(np.searchsorted(prices.times, np.datetime64(day))) for day in (SPAN["start"], SPAN["end"]))
     close = prices.close[first : last + 1, 0]

@@ -80,6 +80,15 @@ def test_the_page_has_the_sections_with_their_figures() -> None:
     assert "half of it remains at 400,000 (90% interval 0 to beyond the largest account)" in shown.text
 
 
+@pytest.mark.parametrize(("holdings", "is_timed"), [(0.95, False), (0.7, True)])
+def test_betas_that_disagree_are_called_timing(holdings: float, is_timed: bool) -> None:
+    document = synthetic_document(synthetic_results())
+    document["test"]["strategies"]["champion"] |= {"beta": 1.0, "holdings_beta": holdings}
+    report = make_report(document)
+    shown = contribution.benchmark(report, line_styles(report.test.strategies))
+    assert ("is timing of beta" in shown) == is_timed
+
+
 def test_sections_without_their_part_are_left_out() -> None:
     document = synthetic_document(synthetic_results())
     document["test"]["benchmark"] = None

@@ -82,8 +82,9 @@ def test_report_is_complete(out: Path) -> None:
     assert document["test"]["strategies"].keys() == {"champion", "mandate_at_tilt_zero", *BASELINES}
     compared = {*(metric.name for metric in BENCHMARK_METRICS), "effective_number", "holdings_beta"}
     for name, metrics in document["test"]["strategies"].items():
-        assert metrics.keys() - compared == {*METRIC_NAMES, *(metric.name for metric in TEAR_SHEET_METRICS)}, name
-    assert compared <= document["test"]["strategies"]["champion"].keys()
+        assert metrics.keys() == compared | {*METRIC_NAMES, *(metric.name for metric in TEAR_SHEET_METRICS)}, name
+    index = document["test"]["strategies"]["index"]
+    assert (index["alpha"], index["beta"], index["holdings_beta"], index["years_to_show"]) == (0.0, 1.0, 1.0, None)
     assert document["verdict"].keys() == {"promoted", "reasons", "rules", "trials", "looks", "edge", "statistics"}
     assert document["timing"].keys() == {"samples", "train_seconds", "samples_per_second", "total_seconds"}
     assert document["timing"]["samples"] == 3 * 3 * 128

@@ -10,6 +10,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.active_management import (
     active_share,
     active_statistics,
+    annual_mean,
     effective_number,
     mean_absolute_tilt,
     transfer_coefficient,
@@ -41,6 +42,13 @@ def test_values_equal_those_of_a_regression_and_plain_ratios():
 
 
 @pytest.mark.slow
+def test_a_mean_of_few_bars_has_no_interval():
+    value, low, high = annual_mean(np.arange(19.0), 0.9, 252)
+    assert value == pytest.approx(252 * 9)
+    assert np.isnan([low, high]).all()
+    assert annual_mean(np.full(20, 0.5), 0.9, 2) == (1, 1, 1)
+
+
 def test_intervals_follow_theory_for_independent_returns():
     portfolio, base = pair(3, bars=4000)
     result = active_statistics(portfolio, base, 0.90, seed=2, draws=4000)

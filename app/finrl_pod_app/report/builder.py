@@ -105,16 +105,18 @@ def leaderboard_rows(leaderboard: Sequence[Score]) -> tuple[records.LeaderboardR
 def strategy_metrics(
     name: str, results: Mapping[str, BacktestResult], benchmark: str | None, betas: Floats | None = None
 ) -> dict[str, float]:
-    """Metrics of a result, of its holdings, and against the benchmark unless it is the benchmark.
+    """Metrics of a result, of its holdings, and against the benchmark, whose own beta is 1.
 
     betas: [T, N] of the assets of the panel to the benchmark.
     """
     result = results[name]
     metrics = {**result.metrics, **tearsheet.tear_sheet_metrics(result)}
-    if benchmark is None or results[benchmark] is result:
+    if benchmark is None:
         return metrics | holdings_metrics(result.weights)
     base = results[benchmark]
     metrics |= benchmark_metrics(result.equity, base.equity, bars_per_year(result.times), result.risk_free)
+    if base is result:
+        return metrics | {HOLDINGS_BETA.name: 1.0} | holdings_metrics(result.weights)
     if betas is not None and betas.shape == result.weights.shape:
         metrics[HOLDINGS_BETA.name] = float((result.weights * betas).sum(1).mean())
     return metrics | holdings_metrics(result.weights, base.weights if base.symbols == result.symbols else None)
