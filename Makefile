@@ -27,8 +27,8 @@ help: ## show this list
 
 setup: $(STAMP) ## create .venv and install everything, pinned by constraints.txt
 
-# torch goes in first: it is the largest part, and nothing else may pull in another version of it. Of alpaca-mcp-server
-# the tests read two files alone, Alpaca's OpenAPI descriptions: its fifty dependencies stay out.
+# torch goes in first: it is the largest part, and nothing else may pull in another version of it. The tests read files
+# alone of two packages, Alpaca's OpenAPI descriptions and prices: their dependencies stay out.
 $(STAMP): pyproject.toml constraints.txt
 	@for python in "$(PYTHON)" python3.11 python3.12 python3.13 python3; do \
 	  if "$$python" -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; \
@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt
 	"$$found" -m venv .venv
 	$(BIN)/python -m pip install -qq torch
 	$(BIN)/python -m pip install -qq --editable '.[sources,indicators,paper,dashboard,s3,ray,dev]'
-	$(BIN)/python -m pip install -qq --no-deps alpaca-mcp-server
+	$(BIN)/python -m pip install -qq --no-deps alpaca-mcp-server universal-portfolios
 	@$(BIN)/python -m finrl_pod_app.setup.kernels
 	@touch $(STAMP)
 	@echo "set up: the program is $(BIN)/finrl-pod; try $(BIN)/finrl-pod doctor, or $(BIN)/finrl-pod --help" >&2
