@@ -507,13 +507,18 @@ def test_many_repeated_bars_of_several_tickers_are_refused_unless_allowed() -> N
 
 @pytest.mark.parametrize(
     ("factor", "new_shares", "dividend"),
-    [(0.25, 4, False), (10.0, 0.1, False), (2 / 3, 1.5, False), (0.98, 1, False), (0.7734, 1, False), (0.5, 1, True)],
+    [
+        *[(0.25, 4, False), (10.0, 0.1, False), (2 / 3, 1.5, False), (0.75, 4 / 3, False), (0.8, 1.25, False)],
+        *[(5 / 6, 1.2, False), (10 / 11, 1.1, False), (0.4, 2.5, False)],
+        *[(0.98, 1, False), (0.7734, 1, False), (0.9, 1, False), (0.835, 1, False), (0.5, 1, True)],
+        (20 / 21, 1, False),  # a stock dividend of 5% is too small to be told from a dividend in cash
+    ],
 )
 def test_a_split_scales_volumes_and_a_dividend_never_does(factor: float, new_shares: float, dividend: bool) -> None:
     before = np.arange(60) < 30
     # Yahoo adjusts its closes for splits: a step of the ratio without a jump of the close is a dividend.
-    close = frame_of(1)["A"].to_numpy() / np.where(before & (not dividend), factor, 1)
-    adjusted = close * np.where(before, factor, 1)
+    close = (frame_of(1)["A"].to_numpy() / np.where(before & (not dividend), factor, 1)).round(2)
+    adjusted = (close * np.where(before, factor, 1)).round(4)
     volume = np.where(before, 1000.0, 1000 * new_shares)
     table = pd.DataFrame({"date": frame_of(1).index, "close": close, "adj close": adjusted, "volume": volume})
     panel = read_frame(table, symbol="A")

@@ -118,13 +118,27 @@ def test_daily_bars_are_adjusted_and_dated_by_their_session(yahoo: Yahoo, source
     panel = source.fetch(("YB", "YA"), START, END, "1d")
     assert panel.symbols == ("YB", "YA")
     assert [str(t)[:10] for t in panel.times] == ["2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05"]
-    assert panel.columns == ("open", "high", "low", "close", "volume")
+    assert panel.columns == ("open", "high", "low", "close", "volume", "split_close")
     np.testing.assert_allclose(panel.close[:, 1], [5.0, 5.5, 6.0, 6.5])
+    assert panel.open is not None
+    np.testing.assert_allclose(panel.open[:, 1], [5.0, 5.5, 6.0, 6.5])
     np.testing.assert_allclose(panel.close[1:, 0], [10.0, 10.5, 11.0])
     assert np.isnan(panel.close[0, 0])
     assert not panel.tradable[0, 0]
     assert panel.adjusted
     assert any("starts on 2024-01-03" in flaw for flaw in panel.flaws)
+
+
+def test_a_dividend_leaves_volumes_and_dollar_volumes_as_they_were(yahoo: Yahoo, source: YahooSource) -> None:
+    special = chart(DAYS, [30.0, 30.0, 20.0, 20.0])  # on the third day a third of the price is paid: no 3:2 split
+    special["indicators"]["adjclose"] = [{"adjclose": [20.0] * 4}]
+    yahoo.charts = {"YM": special}
+    panel = source.fetch(("YM",), START, END, "1d")
+    assert panel.volume is not None
+    assert panel.dollar_volume is not None
+    assert panel.close[:, 0].tolist() == [20.0] * 4
+    assert panel.volume[:, 0].tolist() == [1000.0] * 4
+    assert panel.dollar_volume[:, 0].tolist() == [30_000.0, 30_000.0, 20_000.0, 20_000.0]
 
 
 def test_both_ends_of_the_range_are_included_and_nothing_beyond(yahoo: Yahoo, source: YahooSource) -> None:

@@ -21,8 +21,11 @@ from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel
 ADJUSTED_CLOSE = "adj close"
 NEIGHBOURS = 5  # bars on each side whose median ratio a bar is compared with
 RATIO_TOLERANCE = np.log(1.1)  # of the ratio: adjusted and raw prices are rounded
-SMALLEST_SPLIT = np.log(1.4)  # a smaller step of the ratio may be a special dividend
-SPLIT_PRECISION = 0.002  # of a step of its logarithm: prices are rounded
+# Steps of the logarithm of the ratio that a split can be; a dividend that falls on one by chance is taken for a split.
+SPLIT_RATIOS = {1.1, *(new / old for old in range(2, 6) for new in range(old + 1, 11))}
+SPLIT_STEPS = np.log(sorted({*SPLIT_RATIOS, *(new / old for new, old in SPLITS)}))
+# of such a step: a cent of the lowest price, for rounding, but within these limits
+SPLIT_PRECISION = (0.0002, 0.002)
 MAX_NOTES = 10
 _LENGTH = {bar: pd.Timedelta(length) for bar, length in (("1d", "1D"), ("1h", "1h"), ("15m", "15min"), ("1m", "1min"))}
 
@@ -149,12 +152,14 @@ def _check_times(
     raise DataError(f"{subject} goes back in time, from {previous_time} to {time}: sort the rows by time")
 
 
-def adjusted_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+def adjusted_rows(rows: pd.DataFrame, *, is_split_adjusted: bool = False) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Rows with prices scaled by adjusted close over close, without the adjusted close; and notes on wrong ratios.
 
-    rows: columns "time", "symbol", "close", "adj close" and any of open, high, low; in any order. Dividends and splits
-    move the ratio from one level to another. A bar whose ratio lies outside the levels before and after it has a wrong
-    close or a wrong adjusted close: its open, high and low are scaled by the level before it.
+    rows: columns "time", "symbol", "close", "adj close" and any of open, high, low; in any order. is_split_adjusted:
+    closes and volumes are adjusted for splits already.
+
+    Dividends and splits move the ratio from one level to another. A bar whose ratio lies outside the levels before and
+    after it has a wrong close or a wrong adjusted close: its open, high and low are scaled by the level before it.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = (rows[ADJUSTED_CLOSE] / rows["close"]).to_numpy(dtype=np.float64)
@@ -173,7 +178,7 @@ def adjusted_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
         notes = [*notes[:MAX_NOTES], f"There are {len(notes) - MAX_NOTES} more bars with a wrong ratio of adj close."]
     scaled_columns = {name: rows[name] * factors for name in price_columns}
     if "volume" in rows:
-        later_split = _later_splits(rows, factors)
+        later_split = np.ones(len(rows)) if is_split_adjusted else _later_splits(rows, factors)
         scaled_columns |= {"volume": rows["volume"] * later_split, "split_close": rows["close"] / later_split}
     return rows.assign(**scaled_columns, close=rows[ADJUSTED_CLOSE]).drop(columns=ADJUSTED_CLOSE), tuple(notes)
 
@@ -183,20 +188,21 @@ def _later_splits(rows: pd.DataFrame, factors: Floats) -> Floats:
 
     factors: adjusted close over close. A split moves them to a level that is a simple multiple of the one before, and
     moves the close itself. Closes of Yahoo are adjusted for splits already: dividends alone move the factors, by less
-    or by no simple multiple.
+    or by no simple multiple. Stock dividends below 11:10 are not recognised.
     """
     later_split = np.ones(len(rows))
     close = rows["close"].to_numpy(dtype=np.float64)
-    simple = np.log([new / old for new, old in SPLITS if abs(np.log(new / old)) > SMALLEST_SPLIT])
     codes = pd.factorize(rows["symbol"])[0]
     usable = np.isfinite(factors) & (factors > 0) & (close > 0)
     order = np.lexsort((rows["time"].to_numpy(), codes))
     order = order[usable[order]]
+    lowest = close * np.minimum(factors, 1)
     for symbol_rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
         steps = np.diff(np.log(factors[symbol_rows]))
         moves = np.diff(np.log(close[symbol_rows]))
-        split = simple[np.abs(steps[:, None] - simple).argmin(1)] if len(steps) else steps
-        is_split = (np.abs(steps - split) < SPLIT_PRECISION) & (np.abs(moves + split) < np.abs(split) / 2)
+        split = SPLIT_STEPS[np.abs(steps[:, None] - SPLIT_STEPS).argmin(1)]
+        precision = np.clip(0.01 / np.minimum(lowest[symbol_rows[1:]], lowest[symbol_rows[:-1]]), *SPLIT_PRECISION)
+        is_split = (np.abs(steps - split) < precision) & (np.abs(moves + split) < np.abs(split) / 2)
         splits = np.where(is_split, split, 0.0)
         later_split[symbol_rows[:-1]] = np.exp(np.cumsum(splits[::-1])[::-1])
     return later_split

@@ -12,7 +12,15 @@ import pandas as pd
 
 from finrl_pod.data.dates import as_utc
 from finrl_pod.data.panel import check_bar
-from finrl_pod.data.sources.frames import Retry, check_delivered, clip, panel_of_rows, unfinished_bar
+from finrl_pod.data.sources.frames import (
+    ADJUSTED_CLOSE,
+    Retry,
+    adjusted_rows,
+    check_delivered,
+    clip,
+    panel_of_rows,
+    unfinished_bar,
+)
 from finrl_pod.errors import FetchError, SetupError
 from finrl_pod.types import PRICE_COLUMNS, Panel
 
@@ -26,7 +34,9 @@ _FLAWS = (
 
 @dataclass(frozen=True)
 class YahooSource:
-    """Adjusted open, high, low, close and volume of regular trading hours from Yahoo Finance.
+    """Adjusted open, high, low and close, and volume, of regular trading hours from Yahoo Finance.
+
+    Yahoo adjusts closes and volumes for splits; for dividends, the prices are scaled to its adjusted close here.
 
     session: a requests or curl_cffi session to use instead of the session of yfinance.
     """
@@ -53,7 +63,8 @@ class YahooSource:
                 tables.append(table)
         rows = clip(pd.concat(tables, ignore_index=True), start, end) if tables else pd.DataFrame({"symbol": []})
         check_delivered(symbols, list(rows["symbol"].unique()), "Yahoo", reasons)
-        flaws = (*_FLAWS, *unfinished_bar(rows, bar))
+        rows, notes = adjusted_rows(rows, is_split_adjusted=True)
+        flaws = (*_FLAWS, *notes, *unfinished_bar(rows, bar))
         return panel_of_rows(rows, bar=bar, source="yfinance", flaws=flaws, allow_gaps=True)
 
     def _history(
@@ -77,7 +88,7 @@ class YahooSource:
             # yfinance caches responses, including failures: retries would be useless.
             YfData.cache_get.cache_clear()
             ticker = yfinance.Ticker(symbol, session=self.session)
-            return ticker.history(**window, interval=bar, auto_adjust=True, actions=False, timeout=self.retry.timeout)
+            return ticker.history(**window, interval=bar, auto_adjust=False, actions=False, timeout=self.retry.timeout)
 
         def transient(error: BaseException) -> bool:
             # OSError: base of requests' and curl's errors. ValueError: an error page instead of JSON.
@@ -102,9 +113,9 @@ def _rows(history: pd.DataFrame, symbol: str, bar: str) -> pd.DataFrame:
     """Convert a table of yfinance to long rows, dated by session for daily bars and in UTC for intraday ones."""
     index = pd.DatetimeIndex(history.index)
     times = index.normalize() if bar == "1d" else index.tz_convert("UTC")
-    columns = {c: history[c.capitalize()].astype("float64").to_numpy() for c in PRICE_COLUMNS}
+    columns = {c: history[c.title()].astype("float64").to_numpy() for c in (*PRICE_COLUMNS, ADJUSTED_CLOSE)}
     rows = pd.DataFrame({"time": times.tz_localize(None).as_unit("ns"), "symbol": symbol, **columns})
-    return rows[rows["close"].notna()]
+    return rows[rows[["close", ADJUSTED_CLOSE]].notna().all(axis=1)]
 
 
 @contextmanager
