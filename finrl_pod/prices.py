@@ -63,7 +63,8 @@ class Panel:
     tradable: [T, N] bool; False before the first bar of a ticker, after its last, and on missing bars.
     members: [T, N] bool, whether a ticker belonged to the universe; None if all always did.
     adjusted: prices are adjusted for splits and dividends, so that there is no `dividend`. flaws: known data problems,
-    one sentence each.
+    one sentence each. cash_rates: (date, annual rate), the return from each date on of cash that could be held instead,
+    NaN where it is unknown; Sharpe and Sortino ratios are in excess of it. Accounts earn `environment.cash_rates`.
     """
 
     times: Times
@@ -85,6 +86,7 @@ class Panel:
     name: str = ""
     source: str = ""
     flaws: tuple[str, ...] = ()
+    cash_rates: tuple[tuple[str, float], ...] = ()
 
     def __repr__(self) -> str:
         return (

@@ -61,6 +61,7 @@ class MarketTensor:
     dividends: [T, N] float64 or None, cash per share that is paid between the closes of t and t+1, before the fills of
         t+1, on the holdings after the fills of t; 0 for delisted tickers.
     fitted: first and last training bar, on which the normaliser was fitted; None if it was given.
+    cash_rates: see `Panel`.
     """
 
     times: Times
@@ -84,6 +85,7 @@ class MarketTensor:
     base: Tensor | None = None
     dividends: Tensor | None = None
     fitted: tuple[int, int] | None = None
+    cash_rates: tuple[tuple[str, float], ...] = ()
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -229,7 +231,7 @@ class BacktestResult:
     times: [T]. equity: [T] currency. weights: [T, N] after the fills of the bar, fractions of equity.
     turnover: [T], value traded, both sides, over equity, per bar. costs: [T] currency.
     cost_parts: [T] currency by cost model; they add up to `costs`.
-    risk_free: [T-1] simple return of cash between marks, or None if cash earns nothing. carry: interest earned less
+    risk_free: [T-1] simple return of cash between marks, or None if there is no cash rate. carry: interest earned less
     borrow fees, in currency, over all bars. dividends: [T] currency received (paid on shorts) before the mark of the
     bar, or None if the prices are adjusted for dividends or have none. paid: [T, N] currency, value of the trades of
     each asset, negative for sales; None if all filled at the fill prices of the market.

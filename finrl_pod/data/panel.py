@@ -44,6 +44,7 @@ def make_panel(
     benchmark: Benchmark | None = None,
     sectors: Sequence[str] | None = None,
     flaws: Sequence[str] = (),
+    cash_rates: tuple[tuple[str, float], ...] = (),
     allow_gaps: bool = False,
     locate: Locate | None = None,
 ) -> Panel:
@@ -98,6 +99,7 @@ def make_panel(
         name=name,
         source=source,
         flaws=tuple(flaws),
+        cash_rates=cash_rates,
         **values,
     )
     return _check_panel(panel, locate)

@@ -235,6 +235,7 @@ def _rebuilt(panel: Panel, columns: dict[str, Floats], *, adjusted: bool, flaw: 
         sectors=panel.sectors,
         flaws=[*(f for f in panel.flaws if f not in check_messages), *([flaw] if flaw else [])],
         allow_gaps=True,
+        cash_rates=panel.cash_rates,
     )
     return dataclasses.replace(rebuilt_panel, members=panel.members)
 

@@ -337,6 +337,7 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
             name=manifest.name,
             source=manifest.source,
             flaws=manifest.flaws,
+            cash_rates=(),
             **values,
         )
     except (pa.ArrowException, KeyError, ValueError) as error:

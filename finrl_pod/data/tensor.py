@@ -93,6 +93,7 @@ def build_market(
         half_spread=None if half_spreads is None else _tensor(half_spreads),
         dividends=None if panel.dividend is None else _tensor(_dividends(panel.dividend, delisted)),
         fitted=None if isinstance(fit, Normaliser) else fit,
+        cash_rates=panel.cash_rates,
     )
 
 

@@ -39,6 +39,7 @@ from finrl_pod.market.orders import (
     orders_within_limits,
     target_positions,
 )
+from finrl_pod.market.venue import cash_returns
 from finrl_pod.native.device import one_thread
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions
@@ -170,6 +171,8 @@ def backtest_paper(
         turnover.append(float(traded_value / equity_before) if equity_before > 0 else 0.0)
         costs.append(float(cost))
     marks, turnover_column, cost_column = (np.array([float(x) for x in column]) for column in (equity, turnover, costs))
+    returns = cash_returns(panel.times, panel.cash_rates)
+    risk_free = None if returns is None else returns[first:last]
     result = BacktestResult(
         name=strategy.name,
         times=panel.times[first : last + 1].copy(),
@@ -178,7 +181,8 @@ def backtest_paper(
         weights=np.stack(weights),
         turnover=turnover_column,
         costs=cost_column,
-        metrics=summary(marks, turnover_column, cost_column, bars_per_year(panel.times)),
+        metrics=summary(marks, turnover_column, cost_column, bars_per_year(panel.times), risk_free),
+        risk_free=risk_free,
     )
     return PaperBacktest(tuple(equity), tuple(orders), result)
 

@@ -23,7 +23,7 @@ from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.market.costs import Frictions, HalfSpread, QuotedHalfSpread
 from finrl_pod.market.execution import WEIGHT_TOLERANCE, ExecutionRules, MarketPeriod
-from finrl_pod.market.venue import known_half_spreads
+from finrl_pod.market.venue import cash_returns, known_half_spreads
 from finrl_pod.native.library import argument_struct, load
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Times, Window
@@ -122,7 +122,9 @@ def simulate_recorded(market: MarketTensor, tables: Tensor, jobs: Sequence[Job],
     if kernel is not None and all(rate is not None for rate in rates):
         native_results = simulate_recorded_native(kernel, market, tables, jobs, [rate or 0.0 for rate in rates], cash)
         if native_results is not None:
-            return RecordedBacktest(tuple(jobs), *native_results, (None,) * len(jobs), bars_per_year(market.times))
+            returns = cash_returns(market.times, market.cash_rates)
+            risk_free = tuple(None if returns is None else returns[job.first : job.last] for job in jobs)
+            return RecordedBacktest(tuple(jobs), *native_results, risk_free, bars_per_year(market.times))
     return _simulate_in_torch(market, tables, jobs, cash)
 
 
@@ -179,7 +181,7 @@ def proportional_rate(rules: ExecutionRules) -> float | None:
     if rules.whole_shares or rules.short or rules.leverage != 1 or rules.buy_allocation != "proportional":
         return None
     frictions = rules.frictions or Frictions()
-    if any(not isinstance(model, (HalfSpread, QuotedHalfSpread)) for model in frictions.costs):
+    if any(type(model) not in (HalfSpread, QuotedHalfSpread) for model in frictions.costs):
         return None
     if frictions.participation or frictions.cash_rates or frictions.delisting_return or frictions.delay != 1:
         return None

@@ -79,6 +79,18 @@ class QuotedHalfSpread:
 
 
 @dataclass(frozen=True)
+class EraHalfSpread(QuotedHalfSpread):
+    """Spread and commission of a side in the decade of the bar, in basis points of the price; 0 from 2001 on.
+
+    The figures are assumptions of the size of these costs for large US stocks.
+    """
+
+
+# (first day after the era, basis points)
+ERA_COSTS_BPS = (("1980-01-01", 70.0), ("1990-01-01", 40.0), ("2001-01-01", 20.0))
+
+
+@dataclass(frozen=True)
 class PerShare:
     """Commission of `rate` currency per share, at least `minimum` per order."""
 

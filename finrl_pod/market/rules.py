@@ -6,7 +6,15 @@ import itertools
 from datetime import date
 
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.market.costs import CostModel, Frictions, HalfSpread, PerShare, QuotedHalfSpread, SquareRootImpact
+from finrl_pod.market.costs import (
+    CostModel,
+    EraHalfSpread,
+    Frictions,
+    HalfSpread,
+    PerShare,
+    QuotedHalfSpread,
+    SquareRootImpact,
+)
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rewards import check_reward
 from finrl_pod.settings.constraints import check_settings
@@ -26,6 +34,8 @@ def rules_of(config: EnvironmentConfig) -> ExecutionRules:
     costs: list[CostModel] = []
     if config.half_spread == "from data":
         costs.append(QuotedHalfSpread())
+    elif config.half_spread == "by era":
+        costs.append(EraHalfSpread())
     elif config.half_spread_bps:
         costs.append(HalfSpread(config.half_spread_bps / 1e4))
     if config.per_share or config.per_share_minimum:
@@ -77,10 +87,10 @@ def _validate(config: EnvironmentConfig) -> None:
     check_reward(config)
     if config.cost_bps + config.half_spread_bps >= 10_000:
         raise ConfigError("environment.cost_bps and half_spread_bps together must stay below 10000, the whole price")
-    if config.half_spread == "from data" and config.half_spread_bps:
+    if config.half_spread != "constant" and config.half_spread_bps:
         raise ConfigError(
-            'environment.half_spread = "from data" charges the spreads of the data, and environment.half_spread_bps = '
-            f'{config.half_spread_bps:g} a constant; set half_spread_bps = 0, or half_spread = "constant"'
+            f'environment.half_spread = "{config.half_spread}" charges no constant, and environment.half_spread_bps = '
+            f'{config.half_spread_bps:g} is one; set half_spread_bps = 0, or half_spread = "constant"'
         )
     if config.half_spread == "from data" and config.cost_bps >= MAX_COST_BPS_BESIDE_SPREADS:
         raise ConfigError(

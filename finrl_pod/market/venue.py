@@ -13,7 +13,16 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
-from finrl_pod.market.costs import BarLiquidity, CostModel, Frictions, HalfSpread, PerShare, QuotedHalfSpread
+from finrl_pod.market.costs import (
+    ERA_COSTS_BPS,
+    BarLiquidity,
+    CostModel,
+    EraHalfSpread,
+    Frictions,
+    HalfSpread,
+    PerShare,
+    QuotedHalfSpread,
+)
 from finrl_pod.market.execution import ExecutionRules, Fills, account_equity, cash_floor, execute, split_purchases
 from finrl_pod.native.device import on_device
 from finrl_pod.tables import has_nan, in_dtype, rows_table
@@ -32,7 +41,8 @@ class Venue:
     """Fills, liquidity and overnight carry of a market under a rule set, in one dtype, on the device of the market.
 
     fill: [T, N], `market.fill` with delisted tickers at their delisting price. delay: bars from decision to fill.
-    risk_free: [T], return of cash from bar t to t+1, 0 for the last; None if cash earns nothing.
+    risk_free: [T], return of cash from bar t to t+1, 0 for the last, at the rates of the rules, which accounts earn, or
+        else of the market, which ratios alone use; None without rates.
     cost_rate: proportional cost of all assets. cost_rates: [T, N], rate of each asset for decisions of bar t if it
         depends on quoted spreads, else None.
     In the methods, `t` is a bar or a tensor of bars with the leading shape of the accounts: with bars [P, G] and
@@ -49,6 +59,7 @@ class Venue:
         self.delay = 1 if frictions is None else frictions.delay
         self.fill = in_dtype(market.fill, dtype)
         self.risk_free: Tensor | None = None
+        self._interest: Tensor | None = None
         self._fees: Tensor | None = None
         self._volume: Tensor | None = None
         self._volatility: Tensor | None = None
@@ -58,6 +69,7 @@ class Venue:
         self._general = False
         self.cost_rate = rules.cost_rate
         self.cost_rates: Tensor | None = None
+        self._set_overnight_rates(market, frictions or Frictions(), dtype)
         if frictions is not None:
             self._set_frictions(market, frictions, dtype)
 
@@ -75,7 +87,8 @@ class Venue:
             self._volume = in_dtype(market.fill_volume, dtype)
             self._volatility = in_dtype(market.volatility, dtype)
         if frictions.needs_spread:
-            self._half_spread = known_half_spreads(market)
+            is_by_era = any(isinstance(model, EraHalfSpread) for model in frictions.costs)
+            self._half_spread = era_half_spreads(market) if is_by_era else known_half_spreads(market)
         if frictions.delisting_return:
             fill = self.fill
             factor = max(1 + frictions.delisting_return, MIN_DELISTING_FACTOR)
@@ -85,7 +98,6 @@ class Venue:
                 return torch.where(exits, fill[rows] * factor, fill[rows])
 
             self.fill = rows_table(paid_out, fill)
-        self._set_overnight_rates(market, dtype)
         spreads = [model for model in frictions.costs if isinstance(model, HalfSpread)]
         proportional = all(isinstance(model, (HalfSpread, QuotedHalfSpread)) for model in frictions.costs)
         self._general = not proportional or frictions.participation > 0
@@ -121,8 +133,8 @@ class Venue:
 
         The fee is charged at these closes; shorts pay the dividends.
         """
-        if self.risk_free is not None:
-            cash = cash * (1 + _bar_value(self.risk_free, t))
+        if self._interest is not None:
+            cash = cash * (1 + _bar_value(self._interest, t))
         if self._fees is not None:
             cash = cash - _bar_value(self._fees, t) * (shares.clamp(max=0) * -close).sum(-1)
         return cash if self._dividends is None else cash + self.dividends(t, shares)
@@ -146,7 +158,7 @@ class Venue:
     @property
     def has_carry(self) -> bool:
         """Whether cash changes overnight."""
-        return self.risk_free is not None or self._fees is not None or self._dividends is not None
+        return self._interest is not None or self._fees is not None or self._dividends is not None
 
     @property
     def has_dividends(self) -> bool:
@@ -163,17 +175,14 @@ class Venue:
         costs = () if self.rules.frictions is None else self.rules.frictions.costs
         return costs_by_model(change, prices, all_cost_models(self.rules.cost_rate, costs), self.liquidity(t))
 
-    def _set_overnight_rates(self, market: MarketTensor, dtype: torch.dtype) -> None:
-        frictions = self.rules.frictions
-        if frictions is None:
-            return
-        years = years_between_bars(market.times)
+    def _set_overnight_rates(self, market: MarketTensor, frictions: Frictions, dtype: torch.dtype) -> None:
         device = market.close.device
-        if any(rate for _, rate in frictions.cash_rates):
-            rates = rates_at(market.times, frictions.cash_rates)
-            self.risk_free = torch.from_numpy(rates * years).to(device, dtype)
+        returns = cash_returns(market.times, frictions.cash_rates or market.cash_rates)
+        if returns is not None:
+            self.risk_free = torch.from_numpy(returns).to(device, dtype)
+            self._interest = self.risk_free if frictions.cash_rates else None
         if frictions.borrow_fee:
-            self._fees = torch.from_numpy(frictions.borrow_fee * years).to(device, dtype)
+            self._fees = torch.from_numpy(frictions.borrow_fee * years_between_bars(market.times)).to(device, dtype)
 
 
 def years_between_bars(times: Times) -> Floats:
@@ -183,10 +192,24 @@ def years_between_bars(times: Times) -> Floats:
 
 
 def rates_at(times: Times, dated_rates: tuple[tuple[str, float], ...]) -> Floats:
-    """[T] annual rate at each bar: rate of the last date at or before it, 0 before the first."""
-    starts = np.array([np.datetime64(date, "ns") for date, _ in dated_rates])
+    """[T] annual rate at each bar: rate of the last date at or before it, NaN before the first."""
+    starts = np.array([date for date, _ in dated_rates], dtype="datetime64[ns]")
     rate_indices = np.searchsorted(starts, times.astype("datetime64[ns]"), side="right")
-    return np.concatenate([[0.0], [rate for _, rate in dated_rates]])[rate_indices]
+    return np.array([np.nan, *(rate for _, rate in dated_rates)])[rate_indices]
+
+
+def cash_returns(times: Times, dated_rates: tuple[tuple[str, float], ...]) -> Floats | None:
+    """[T] return of cash from each bar to the next, 0 where its rate is unknown; None if no rate differs from 0."""
+    if not any(rate for _, rate in dated_rates):
+        return None
+    return np.nan_to_num(rates_at(times, dated_rates)) * years_between_bars(times)
+
+
+def era_half_spreads(market: MarketTensor) -> Tensor:
+    """[T, N] float64, the costs of the era of each bar as a fraction of the price."""
+    ends = np.array([day for day, _ in ERA_COSTS_BPS], dtype="datetime64[ns]")
+    rates = np.array([*(bps / 1e4 for _, bps in ERA_COSTS_BPS), 0.0])[np.searchsorted(ends, market.times, side="right")]
+    return torch.from_numpy(rates).to(market.close.device)[:, None].expand(market.close.shape).contiguous()
 
 
 def known_half_spreads(market: MarketTensor) -> Tensor:

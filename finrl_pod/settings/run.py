@@ -145,9 +145,10 @@ class EnvironmentConfig:
     leverage: float = setting(1.0, "limit on gross exposure as a multiple of equity", POSITIVE_FINITE)
     hmax: float = setting(100.0, "stock_trading: shares traded by a full action", POSITIVE_FINITE)
     turbulence_limit: float = setting(0.0, "liquidate while turbulence is above it; 0: off", NOT_NEGATIVE)
-    half_spread: Literal["constant", "from data"] = setting(
+    half_spread: Literal["constant", "from data", "by era"] = setting(
         "constant",
-        "spread charged on every fill: half_spread_bps, or half the quoted spread of the asset in the bar of the fill",
+        "charged on every fill: half_spread_bps, half the quoted spread of the asset in the bar of the fill, or 70, 40 "
+        "and 20 basis points on bars before 1980, 1990 and 2001 (an assumption)",
     )
     half_spread_bps: float = setting(
         0.0, "constant: half of the quoted spread in basis points of the price", at_least_and_below(0, 10_000)

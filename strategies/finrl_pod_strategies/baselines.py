@@ -364,6 +364,7 @@ def index_panel(panel: Panel) -> Panel:
         name=benchmark.name,
         source=panel.source,
         flaws=flaws,
+        cash_rates=panel.cash_rates,
     )
 
 

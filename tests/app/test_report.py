@@ -127,10 +127,44 @@ def test_yearly_returns_match_pandas() -> None:
     ],
 )
 def test_rule_sentences(changes: dict[str, object], expected: str) -> None:
-    panel = Panel(np.zeros(1, "datetime64[ns]"), ("A",), np.ones((1, 1)), np.ones((1, 1), bool))
+    day = np.array(["2020-01-02"], dtype="datetime64[ns]")
+    panel = Panel(day, ("A",), np.ones((1, 1)), np.ones((1, 1), bool), cash_rates=(("2020-01-01", 0.0),))
     text = " ".join(rule_sentences(replace(EnvironmentConfig(), **changes), panel))
     assert expected in text
     assert ("Warning" in text) == expected.startswith("Warning")
+
+
+def test_bars_without_a_cash_rate_are_warned_of() -> None:
+    days = np.arange("2023-12-30", "2024-01-03", dtype="datetime64[D]").astype("datetime64[ns]")
+    ones = np.ones((4, 1))
+    panel = Panel(days, ("A",), ones, ones.astype(bool))
+    for rules, rates, missing in (
+        ((), (), 4),
+        ((), (("2023-12-31", 0.05), ("2024-01-01", float("nan"))), 3),
+        ((("2024-01-01", 0.02),), (), 2),
+        ((), (("2020-01-01", 0.05),), 0),
+    ):
+        sentences = rule_sentences(EnvironmentConfig(cash_rates=rules), replace(panel, cash_rates=rates))
+        warning = f"Warning: there is no cash rate on {missing} of 4 bars"
+        assert any(sentence.startswith(warning) for sentence in sentences) == (missing > 0)
+        assert any("excess returns over US Treasury bills" in sentence for sentence in sentences) == bool(rates)
+
+
+def test_costs_on_bars_before_2001_are_named() -> None:
+    days = np.array(["1989-06-01", "2000-06-01", "2001-06-01"], dtype="datetime64[ns]")
+    ones = np.ones((3, 1))
+    panel = Panel(days, ("A",), ones, ones.astype(bool), spread=ones / 100)
+    for half_spread, expected in (
+        ("constant", "Warning: 2 bars before 2001 are charged the costs of today"),
+        (
+            "by era",
+            "Costs by era, on top of that: on the 2 bars before 2001 a trade costs 70 basis points before 1980",
+        ),
+        ("from data", "half the asset's quoted spread"),
+    ):
+        text = " ".join(rule_sentences(EnvironmentConfig(half_spread=half_spread), panel))
+        assert expected in text
+        assert ("before 2001" in text) == (half_spread != "from data")
 
 
 def test_rule_sentences_for_open_and_unadjusted_prices() -> None:

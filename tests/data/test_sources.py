@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from finrl_pod.data import built_in_panels as sample
-from finrl_pod.data.built_in_panels import load_sample
+from finrl_pod.data.built_in_panels import load_sample, load_us74, treasury_bill_rates
 from finrl_pod.data.sources.factory import SOURCES, open_source
 from finrl_pod.data.sources.frames import Retry
 from finrl_pod.errors import DataError, SetupError
@@ -53,6 +56,24 @@ def test_the_sample_equals_the_dataset_of_skfolio() -> None:
     assert panel.symbols == tuple(frame.columns)
     np.testing.assert_array_equal(panel.close, frame.to_numpy())
     np.testing.assert_array_equal(panel.times, frame.index.to_numpy(dtype="datetime64[ns]"))
+
+
+def test_rates_of_treasury_bills_cover_the_built_in_panels_and_agree_with_one_month_rates() -> None:
+    rates = dict(treasury_bill_rates())
+    unknown_from = "2024-01-01"
+    assert math.isnan(rates.pop(unknown_from))
+    assert list(rates) == [f"{year}-01-01" for year in range(1990, 2024)]
+    assert dict(load_sample().cash_rates[:-1]) == rates
+    assert str(load_us74().times[-1]) < unknown_from
+    package = find_spec("arch")
+    assert package is not None
+    assert package.origin is not None
+    table = pd.read_csv(Path(package.origin).parent / "data/frenchdata/frenchdata.csv.gz", index_col="Date")
+    months = table["RF"][table.index < 201800] / 100  # of Ibbotson, by K. French
+    yearly = (1 + months).groupby(months.index // 100).prod() - 1
+    differences = np.array([rates[f"{year}-01-01"] - yearly[year] for year in range(1990, 2018)])
+    assert np.abs(differences).max() < 0.005  # a month and three months differ while rates move
+    assert abs(differences.mean()) < 0.001
 
 
 def test_the_samples_flaws_are_computed() -> None:

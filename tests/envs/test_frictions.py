@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.evaluate.backtest import simulate
+from finrl_pod.evaluate.variations import Job, simulate_recorded
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.settings.run import EnvironmentConfig
@@ -132,6 +133,41 @@ def test_rewards_include_interest_on_cash() -> None:
     assert outcome[-1].equity.item() == pytest.approx(1000 * 1.001**9)
 
 
+def test_costs_by_era_fall_with_the_decades() -> None:
+    days = ["1979-12-31", "1980-01-02", "1989-12-29", "1990-01-02", "2000-12-29", "2001-01-02"]
+    market = dataclasses.replace(random_market(1, bars=6), times=np.array(days, dtype="datetime64[ns]"))
+    rules = rules_of(make_config({"half_spread": "by era", "cost_bps": 10.0}))
+    rates = Venue(market, rules, torch.float64).cost_rates
+    assert rates is not None
+    assert (1e4 * rates).round().tolist() == [[bps] * market.shape[1] for bps in (80, 50, 50, 30, 30, 10)]
+    table = torch.full((1, 6, market.shape[1]), 0.9 / market.shape[1], dtype=torch.float64)
+    ledger = simulate(market, lambda t, c, s: table[:, t], 0, 5, rules, 1000.0)
+    assert ledger.costs[1, 0].item() == pytest.approx(1000 * 0.9 * 0.008, rel=0.02)  # the first purchase
+    recorded = simulate_recorded(market, table, [Job(0, 0, 5, rules)], 1000.0)
+    np.testing.assert_allclose(recorded.equity[0], ledger.equity[:, 0])
+    with pytest.raises(ConfigError, match='"by era" charges no constant'):
+        rules_of(make_config({"half_spread": "by era", "half_spread_bps": 1.0}))
+
+
+def test_ratios_use_the_cash_rates_of_a_market_and_accounts_do_not_earn_them() -> None:
+    market = dataclasses.replace(random_market(1, bars=8), cash_rates=(("2020-01-03", 0.0365),))
+    rules = rules_of(make_config())
+    table = torch.full((1, 8, market.shape[1]), 1 / market.shape[1], dtype=torch.float64)
+    ledger = simulate(market, lambda t, c, s: table[:, t], 0, 7, rules, 1000.0)
+    expected = pytest.approx([0, 0, 1e-4, 1e-4, 1e-4, 1e-4, 1e-4])
+    assert ledger.risk_free is not None
+    assert ledger.risk_free.tolist() == expected
+    assert ledger.carry is None
+    plain = simulate(dataclasses.replace(market, cash_rates=()), lambda t, c, s: table[:, t], 0, 7, rules, 1000.0)
+    torch.testing.assert_close(ledger.equity, plain.equity, rtol=0, atol=0)
+    for changes in ({}, {"short": True}):  # in the kernel, in torch
+        recorded = simulate_recorded(market, table, [Job(0, 0, 7, rules_of(make_config(changes)))], 1000.0)
+        assert recorded.risk_free[0] is not None
+        assert recorded.risk_free[0].tolist() == expected
+    zero = rules_of(make_config({"cash_rates": (("2019-01-01", 0.0),)}))
+    assert simulate(market, lambda t, c, s: None, 0, 7, zero, 1000.0).risk_free is None
+
+
 def test_cash_earns_the_daily_rate_and_shorts_pay_the_borrow_fee() -> None:
     market = random_market(1, bars=8, assets=1, volatility=1e-9)
     rates = (("2020-01-03", 0.0365), ("2020-01-05", 0.073))
@@ -193,7 +229,7 @@ def test_delay_only_shifts_decisions(delay: int) -> None:
         ({"cash_rates": (("2020-01-02", 0.0), ("2020-01-01", 0.01))}, "in order of their dates"),
         ({"half_spread_bps": 9_999.0, "cost_bps": 5.0}, "must stay below 10000"),
         ({"half_spread": "from data"}, "needs prices with spreads"),
-        ({"half_spread": "from data", "half_spread_bps": 1.0}, "half_spread_bps = 1 a constant"),
+        ({"half_spread": "from data", "half_spread_bps": 1.0}, "half_spread_bps = 1 is one"),
         ({"half_spread": "from data", "cost_bps": 6_000.0}, "must stay below 5000"),
     ],
 )

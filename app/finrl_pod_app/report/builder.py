@@ -16,6 +16,8 @@ from finrl_pod.evaluate import tearsheet
 from finrl_pod.evaluate.active_management import HOLDINGS_BETA, benchmark_metrics, holdings_metrics, trailing_betas
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.files import write_bytes
+from finrl_pod.market.costs import ERA_COSTS_BPS
+from finrl_pod.market.venue import rates_at
 from finrl_pod.promotion.verdict import Verdict
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig
 from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
@@ -185,6 +187,13 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
         sentences.append(f"Cash earns {dates}; Sharpe and Sortino ratios use excess returns over it.")
     else:
         sentences.append("Cash earns nothing.")
+        if panel.cash_rates:
+            sentences.append("Sharpe and Sortino ratios use excess returns over US Treasury bills, by year.")
+    if missing := int(np.isnan(rates_at(panel.times, rules.cash_rates or panel.cash_rates)).sum()):
+        sentences.append(
+            f"Warning: there is no cash rate on {missing:,} of {len(panel.times):,} bars (environment.cash_rates); "
+            "Sharpe and Sortino ratios use total returns there, not excess returns."
+        )
     if panel.dividend is not None:
         sentences.append(
             "Prices are not adjusted for dividends. These are paid in cash, untaxed, on the ex-date; shorts pay them."
@@ -209,12 +218,29 @@ def bars_sentence(panel: Panel) -> str:
     )
 
 
+ERA_SENTENCE = (
+    "a trade costs "
+    + ", ".join(f"{bps:g} basis points before {day[:4]}" for day, bps in ERA_COSTS_BPS)
+    + " (spread and commission of large US stocks, an assumption)"
+)
+
+
 def cost_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
     """Sentences on spread, commission, market impact and volume limits; none for those that are off."""
     sentences = []
     if rules.half_spread == "from data":
         sentences.append(
             "Half spread: every fill is worse by half the asset's quoted spread of that bar; none for the index."
+        )
+    early_bars = int((panel.times < np.datetime64(ERA_COSTS_BPS[-1][0])).sum())
+    if rules.half_spread == "by era":
+        sentences.append(
+            f"Costs by era, on top of that: on the {early_bars:,} bars before 2001 {ERA_SENTENCE}; none for the index."
+        )
+    elif early_bars and rules.half_spread == "constant":
+        sentences.append(
+            f"Warning: {early_bars:,} bars before 2001 are charged the costs of today. At the time {ERA_SENTENCE}; "
+            'environment.half_spread = "by era" charges that.'
         )
     if rules.half_spread_bps:
         sentences.append(f"Half spread: every fill is {rules.half_spread_bps:g} basis points worse than its price.")
