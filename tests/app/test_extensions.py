@@ -329,10 +329,8 @@ def test_tournament_tells_what_own_code_raised_in_one_sentence(
 @pytest.mark.parametrize(
     ("engine", "setting", "message"),
     [
-        ("processes", "agent.policy=faulty.py:RaisingPolicy", "faulty.py:RaisingPolicy failed: ValueError: no scores"),
         ("processes", 'features.names=["faulty.py:here"]', "faulty.py:here failed: KeyError: 'in a child'"),
         ("ray", "agent.policy=faulty.py:RaisingPolicy", "faulty.py:RaisingPolicy failed: ValueError: no scores"),
-        ("ray", 'features.names=["faulty.py:here"]', "faulty.py:here failed: KeyError: 'in a child'"),
     ],
 )
 def test_shards_tell_what_own_code_raised_in_one_sentence(

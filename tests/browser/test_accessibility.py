@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -18,7 +16,8 @@ from playwright.sync_api import Browser, BrowserContext, Page
 
 from finrl_pod.data.store import Store
 from finrl_pod.types import Panel
-from tests.browser.views import SCHEMES, SIZES, show_whole_page, wait_until_drawn
+from tests.app.small_run import isolated_folders, run_tournament, small_config
+from tests.browser.views import SIZES, show_whole_page, wait_until_drawn
 from tests.dashboard.dashboard_process import DashboardProcess
 from tests.paper.factories import SimulatedDaemon, prices
 
@@ -59,10 +58,9 @@ BOXES = """() => {
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardProcess]:
     """A server over a finished run and a damaged one."""
-    folder = tmp_path_factory.mktemp("accessible")
-    process = DashboardProcess(folder)
-    command = [sys.executable, "-m", "finrl_pod_app.cli.main", "demo", "--quick", "--out", str(process.runs / "good")]
-    subprocess.run(command, env=process.environment, check=True, capture_output=True, cwd=folder)
+    process = DashboardProcess(tmp_path_factory.mktemp("accessible"))
+    with isolated_folders(process.folder):
+        run_tournament(small_config(), process.runs / "good", device="cpu")
     shutil.copytree(process.runs / "good", process.runs / "damaged")
     (process.runs / "damaged" / "report.json").unlink()
     os.mkfifo(process.runs / "damaged" / "report.json")
@@ -85,8 +83,10 @@ def _universe() -> Panel:
     return dataclasses.replace(prices(date(2023, 1, 2), date(2023, 12, 29)), name=UNIVERSE)
 
 
-@pytest.fixture(params=[(size, scheme) for size in SIZES for scheme in SCHEMES], ids="-".join)
+# Each size and each scheme once: the widths decide about the layout, the schemes about the colours.
+@pytest.fixture(scope="module", params=[("wide", "light"), ("narrow", "dark")], ids="-".join)
 def context(request: pytest.FixtureRequest, browser: Browser) -> Iterator[BrowserContext]:
+    """One context for all pages of a size and a scheme, whose cache holds Streamlit's scripts."""
     size, scheme = request.param
     width, height = SIZES[size]
     opened = browser.new_context(
@@ -122,33 +122,20 @@ def problems(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [*PAGES, "run?name=damaged"])
-def test_page_is_accessible_and_nothing_overlaps(
+def test_page_and_its_views_are_accessible_and_nothing_overlaps(
     name: str, context: BrowserContext, dashboard: DashboardProcess
 ) -> None:
     path = {"overview": "", "run": "run?name=good"}.get(name, name)
     page = context.new_page()
     page.goto(f"{dashboard.url}/{path}")
-    assert problems(page) == []
-    page.close()
-
-
-# Each size and each scheme once: that a view is right in the other two follows from its page, checked in all four.
-@pytest.mark.parametrize("context", [("wide", "light"), ("narrow", "dark")], indirect=True, ids="-".join)
-@pytest.mark.parametrize("path", VIEWS)
-def test_views_are_accessible_and_nothing_overlaps(
-    path: str, context: BrowserContext, dashboard: DashboardProcess
-) -> None:
-    page = context.new_page()
-    page.goto(f"{dashboard.url}/{path}")
-    wait_until_drawn(page)
-    if path == "data":
+    found = problems(page)
+    if name == "data":
         page.get_by_role("combobox", name="Panel").click()
         page.get_by_role("option", name=UNIVERSE).click()
         wait_until_drawn(page)
-    found = []
-    for view in VIEWS[path]:
+    for view in VIEWS.get(path, ()):
         main = page.get_by_test_id("stMainBlockContainer")
-        if path == "paper":
+        if name == "paper":
             main.get_by_role("tab", name=view).click()
         else:
             main.get_by_test_id("stButtonGroup").get_by_text(view, exact=True).click()

@@ -15,13 +15,13 @@ from tests.dashboard.dashboard_process import DashboardProcess
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-TRAINING_TIMEOUT = 420_000  # milliseconds for the quick demo on a busy machine
+TRAINING_TIMEOUT = 420_000  # milliseconds for the small demo on a busy machine
 Opener = Callable[[str], Page]
 
 
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardProcess]:
-    with DashboardProcess(tmp_path_factory.mktemp("first visit")) as process:
+    with DashboardProcess(tmp_path_factory.mktemp("first visit"), program="tests.dashboard.small_demo") as process:
         yield process
 
 

@@ -16,9 +16,14 @@ START_TIMEOUT = 60.0  # seconds
 
 
 class DashboardProcess:
-    """`finrl-pod dashboard` on a free port, with its folders below `folder`. Fails if its log has an error."""
+    """`finrl-pod dashboard` on a free port, with its folders below `folder`. Fails if its log has an error.
 
-    def __init__(self, folder: Path, *arguments: str, journal: Path | None = None) -> None:
+    program: module of the command line.
+    """
+
+    def __init__(
+        self, folder: Path, *arguments: str, journal: Path | None = None, program: str = "finrl_pod_app.cli.main"
+    ) -> None:
         self.folder = folder
         self.home = folder / "home"
         self.runs = folder / "runs"
@@ -29,7 +34,7 @@ class DashboardProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         journal_option = [] if journal is None else ["--journal", str(journal)]
         self._command = [
-            *(sys.executable, "-m", "finrl_pod_app.cli.main", "dashboard", "--port", str(self.port)),
+            *(sys.executable, "-m", program, "dashboard", "--port", str(self.port)),
             *("--runs", str(self.runs), *journal_option, *arguments),
         ]
 
