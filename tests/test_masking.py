@@ -68,6 +68,10 @@ def test_masked_json_stays_json(form: Callable[[str], str]) -> None:
     assert MASK in json.loads(masked)["detail"]
 
 
+def test_lone_surrogates_are_escaped() -> None:
+    assert SecretMask([]).text("é \ud800") == "é \\ud800"
+
+
 def test_text_without_a_secret_is_unchanged() -> None:
     text = (
         json.dumps({"closes": {f"S{n}": str(100 + n / 7) for n in range(1000)}}) + "\n\\n%41&amp;" + "YWNjZXB0YW5jZQ=="

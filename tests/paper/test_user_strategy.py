@@ -97,7 +97,14 @@ class Unprintable(BaseException):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
-    [asyncio.CancelledError(), GeneratorExit(), KeyboardInterrupt(), SystemExit(0), Unprintable(), RecursionError()],
+    [
+        asyncio.CancelledError(),
+        GeneratorExit(),
+        KeyboardInterrupt(),
+        SystemExit(0),
+        Unprintable(),
+        RuntimeError("\x00\ud800"),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_whatever_a_strategy_raises_is_its_failure(

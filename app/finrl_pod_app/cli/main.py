@@ -149,12 +149,19 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def hide_secrets() -> None:
-    """Print tracebacks of exceptions that nothing caught, in any thread, without the secrets of the environment."""
+    """Mask the secrets of the environment in all that is printed, by whatever code, and in tracebacks of any thread."""
+    mask = environment_mask()
+
+    def masked_write(write: Callable[[str], int]) -> Callable[[str], int]:
+        return lambda text: write(mask.text(text))
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.write = masked_write(stream.write)  # type: ignore[method-assign]
 
     def show(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-        text = "".join(traceback.format_exception(kind, error, trace))
-        with contextlib.suppress(OSError):
-            sys.stderr.write(environment_mask().text(text))
+        with contextlib.suppress(OSError):  # in one piece: a secret may be split over lines
+            sys.stderr.write("".join(traceback.format_exception(kind, error, trace)))
 
     sys.excepthook = show
     threading.excepthook = lambda arguments: show(arguments.exc_type, arguments.exc_value, arguments.exc_traceback)

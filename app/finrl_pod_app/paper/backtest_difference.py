@@ -23,6 +23,7 @@ from finrl_pod.evaluate.audit.pipeline import fresh_copy
 from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, TradedPrices, backtest_paper
 from finrl_pod.files import record_values, write_json
+from finrl_pod.masking import environment_mask
 from finrl_pod.paper.domain.records import Side
 from finrl_pod.paper.domain.schedule import order_hours
 from finrl_pod.paper.execution.mandate_limits import risk_limits
@@ -157,7 +158,7 @@ def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> Tr
 
 def save_difference(journal: Path, report: TrackReport) -> None:
     """Write the result next to the journal."""
-    write_json(difference_file(journal), record_values(report))
+    write_json(difference_file(journal), environment_mask().value(record_values(report)))
 
 
 def compare_journal(config: PaperConfig, panel: str = "") -> TrackReport:

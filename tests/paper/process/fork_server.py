@@ -45,7 +45,8 @@ def run_daemon(request: dict[str, Any]) -> int:
     from tests.paper.process import fault_hooks
 
     fault_hooks.install(request["hooks"])
-    return run(request["arguments"])
+    sys.argv[1:] = request["arguments"]
+    return run()
 
 
 def main() -> None:
