@@ -40,6 +40,7 @@ class ExchangeState:
     now: float
     halted: set[str]
     untradable: set[str]
+    whole_shares: set[str]
 
 
 _STATE = TypeAdapter(ExchangeState)
@@ -79,6 +80,8 @@ class Exchange(Account):
             raise wire.forbidden_order("new orders are rejected by user request")
         if not self.tradable(ticket.symbol, moment):
             raise wire.unprocessable(f'asset "{ticket.symbol}" is not tradable')
+        if ticket.fractional and ticket.symbol in self.conditions.whole_shares:
+            raise wire.forbidden_order(f'asset "{ticket.symbol}" is not fractionable')
         today = self.prices.sessions.on(new_york(moment).date())
         validation.check_auction_hours(ticket.time_in_force, moment, today)
         price = self.price(ticket.symbol, moment)
@@ -275,6 +278,7 @@ class Exchange(Account):
             now=self.now,
             halted=self.conditions.halted_symbols,
             untradable=self.conditions.untradable,
+            whole_shares=self.conditions.whole_shares,
         )
         values: dict[str, Any] = _STATE.dump_python(state, mode="json")
         return values
@@ -297,3 +301,4 @@ class Exchange(Account):
         self.now = state.now
         self.conditions.halted_symbols = state.halted
         self.conditions.untradable = state.untradable
+        self.conditions.whole_shares = state.whole_shares

@@ -28,6 +28,7 @@ from pydantic import TypeAdapter
 from finrl_pod.errors import InputError
 from finrl_pod.types import Floats
 
+MAX_SPEED = 1e7  # simulated seconds per real second: four months
 _POLL_SECONDS = 0.001  # real seconds between two checks of a sleeping client
 
 
@@ -36,7 +37,7 @@ class Pace:
     """Speed of a simulated clock in simulated seconds per real second: `slow` inside the windows, `fast` outside.
 
     A speed of 0 stops the clock. windows: (start, end) in UTC epoch seconds, increasing and not overlapping.
-    Raises InputError for a negative or infinite speed and for overlapping windows.
+    Raises InputError for a speed below 0 or above MAX_SPEED and for overlapping windows.
     """
 
     slow: float = 1.0
@@ -45,8 +46,8 @@ class Pace:
 
     def __post_init__(self) -> None:
         for name, speed in (("slow", self.slow), ("fast", self.fast)):
-            if not 0.0 <= speed < float("inf"):
-                raise InputError(f"clock speed `{name}` must be finite and at least 0, got {speed}")
+            if not 0.0 <= speed <= MAX_SPEED:
+                raise InputError(f"clock speed `{name}` must be from 0 to {MAX_SPEED:,.0f}, got {speed}")
         if self._edges != sorted(self._edges):
             raise InputError("clock windows must be in increasing order and must not overlap")
 

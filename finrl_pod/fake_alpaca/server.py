@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from aiohttp import web
+from pydantic import TypeAdapter, ValidationError
 
 from finrl_pod.errors import InputError, SetupError
 from finrl_pod.fake_alpaca.data_api import MarketData
@@ -31,7 +32,7 @@ from finrl_pod.fake_alpaca.routes import (
     trading_routes,
 )
 from finrl_pod.fake_alpaca.scaled_clock import ClockPacer, Pace, ScaledClock
-from finrl_pod.fake_alpaca.settings import Settings
+from finrl_pod.fake_alpaca.settings import ConditionsChange, Settings, first_fault
 from finrl_pod.fake_alpaca.stream import TradeUpdateHub
 from finrl_pod.fake_alpaca.wire_format import ApiError, parse_number
 from finrl_pod.files import read_json, write_json
@@ -41,10 +42,10 @@ HOST = "127.0.0.1"
 _MIN_TICK_SECONDS = 0.0005  # minimum real seconds between two polls of the event queue
 _STATE_VERSION = 1
 _START_HOUR = 8  # New York time at which a server that is started on a date begins
-_NUMERIC_CONDITIONS = ("fill_delay", "cancel_delay", "replace_delay", "clock_skew")
 _THREAD_TIMEOUT = 30.0  # real seconds to start, stop, or run a call in the server thread
 
 Result = TypeVar("Result")
+_CONDITIONS = TypeAdapter(ConditionsChange)
 
 
 class FakeAlpaca:
@@ -320,7 +321,7 @@ def _control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
         return web.json_response(order.to_json())
 
     async def conditions(request: web.Request) -> web.Response:
-        _change_conditions(server, dict(await request.json()))
+        _change_conditions(server, await request.json())
         return web.json_response({"ok": True})
 
     async def reset(request: web.Request) -> web.Response:
@@ -356,30 +357,29 @@ def _jump_time(server: FakeAlpaca, text: str) -> datetime:
     return to
 
 
-def _change_conditions(server: FakeAlpaca, change: Mapping[str, Any]) -> None:
-    """Apply halts, delays and bar flaws, such as {"fill_delay": 60}. Raises InputError for an unknown key."""
-    known_keys = {"halted", "untradable", "suspended", "stale_after", "edits", *_NUMERIC_CONDITIONS}
-    unknown = set(change) - known_keys
-    if unknown:
-        raise InputError(f"unknown conditions {', '.join(sorted(unknown))}; use {', '.join(sorted(known_keys))}")
+def _change_conditions(server: FakeAlpaca, values: object) -> None:
+    """Apply halts, delays and bar flaws, such as {"fill_delay": 60}. Raises InputError for what is not one of them."""
+    try:
+        change = _CONDITIONS.validate_python(values)
+    except ValidationError as error:
+        raise InputError(f"conditions: {first_fault(error)}") from None
     exchange = server.exchange
     moment = server.clock.seconds()
     exchange.advance(moment)
-    resumed_symbols = exchange.conditions.halted_symbols - set(change["halted"]) if "halted" in change else set()
-    exchange.conditions.halted_symbols |= set(change.get("halted", ()))
-    for symbol in sorted(resumed_symbols):
-        exchange.resume(symbol, moment)
-    if "untradable" in change:
-        exchange.conditions.untradable = set(change["untradable"])
-    if "suspended" in change:
-        exchange.conditions.is_suspended = change["suspended"] is True
-    for name in _NUMERIC_CONDITIONS:
-        if name in change:
-            setattr(exchange.conditions, name, float(parse_number(change[name])))
-    if "stale_after" in change:
-        server.data.flaws.stale_after = str(change["stale_after"])
-    if "edits" in change:
-        server.data.flaws.edits = {(e["symbol"], e.get("date", "")): dict(e["fields"]) for e in change["edits"]}
+    if change.halted is not None:
+        resumed_symbols = exchange.conditions.halted_symbols - change.halted
+        exchange.conditions.halted_symbols |= change.halted
+        for symbol in sorted(resumed_symbols):
+            exchange.resume(symbol, moment)
+    if change.suspended is not None:
+        exchange.conditions.is_suspended = change.suspended
+    for name in ("untradable", "whole_shares", "fill_delay", "cancel_delay", "replace_delay", "clock_skew"):
+        if (value := getattr(change, name)) is not None:
+            setattr(exchange.conditions, name, value)
+    if change.stale_after is not None:
+        server.data.flaws.stale_after = change.stale_after
+    if change.edits is not None:
+        server.data.flaws.edits = {(edit.symbol, edit.date): edit.fields for edit in change.edits}
 
 
 def _with_error_responses(

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from finrl_pod.errors import InputError
 
+MAX_SECONDS = 1e8  # of delays and of the skew of the clock; with more, times leave the calendar
+
+Delay = Annotated[float, Field(ge=0.0, le=MAX_SECONDS)]
 Record = TypeVar("Record")
 
 
@@ -103,12 +106,14 @@ class MarketConditions:
     """Conditions that tests change while the server runs, through `POST /fake/conditions`. Delays in simulated seconds.
 
     halted_symbols: symbols whose orders wait. untradable: symbols whose orders are refused.
+    whole_shares: symbols of which no fractions are traded.
     partial, partial_gap: settings of the same names. is_suspended: the user has switched off new orders.
     clock_skew: seconds added to the time that GET clock returns.
     """
 
     halted_symbols: set[str] = field(default_factory=set)
     untradable: set[str] = field(default_factory=set)
+    whole_shares: set[str] = field(default_factory=set)
     fill_delay: float = 0.0
     cancel_delay: float = 0.0
     replace_delay: float = 0.0
@@ -116,6 +121,36 @@ class MarketConditions:
     partial_gap: float = 0.0
     is_suspended: bool = False
     clock_skew: float = 0.0
+
+
+@dataclass(frozen=True)
+class BarEdit:
+    """Other values of the bar of a day, "YYYY-MM-DD", or of every bar of the symbol."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    symbol: str
+    fields: dict[str, Any]
+    date: str = ""
+
+
+@dataclass(frozen=True)
+class ConditionsChange:
+    """A request to change conditions and bars; None leaves them. halted to replace_delay: as in `MarketConditions`.
+
+    stale_after: date of the last bar that is served. edits: replace the ones before.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    halted: set[str] | None = None
+    untradable: set[str] | None = None
+    whole_shares: set[str] | None = None
+    suspended: bool | None = None
+    fill_delay: Delay | None = None
+    cancel_delay: Delay | None = None
+    replace_delay: Delay | None = None
+    clock_skew: Annotated[float, Field(ge=-MAX_SECONDS, le=MAX_SECONDS)] | None = None
+    stale_after: str | None = None
+    edits: list[BarEdit] | None = None
 
 
 def read_records(path: Path, kind: type[Record]) -> list[Record]:

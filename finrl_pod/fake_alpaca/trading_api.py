@@ -284,7 +284,7 @@ def assets(exchange: Exchange, query: Mapping[str, str], moment: float) -> list[
                 "shortable": settings.shorting,
                 "easy_to_borrow": settings.shorting,
                 "borrow_status": "easy_to_borrow",
-                "fractionable": True,
+                "fractionable": symbol not in exchange.conditions.whole_shares,
                 "margin_requirement_long": "50",
                 "margin_requirement_short": "50",
                 "attributes": [],

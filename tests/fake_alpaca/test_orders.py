@@ -311,6 +311,13 @@ def test_halted_symbol_does_not_fill_and_an_untradable_one_is_refused(client: Cl
     assert client.order(order)["status"] == "filled"
 
 
+def test_fractions_of_a_symbol_that_trades_whole_shares_are_refused(client: Client) -> None:
+    client("POST", "/fake/conditions", json={"whole_shares": ["BBB"]})
+    assert "not fractionable" in client.buy(symbol="BBB", qty="1.5", status=403)["message"]
+    assert client.buy(symbol="BBB", qty="2")["qty"] == "2"
+    assert [client("GET", f"/v2/assets/{s}")["fractionable"] for s in ("AAA", "BBB")] == [True, False]
+
+
 def test_halt_cancels_auction_orders_and_a_fill_delay_postpones_fills(client: Client) -> None:
     halted = client.buy(time_in_force="opg")
     late = client.buy(symbol="BBB", time_in_force="opg")
