@@ -154,6 +154,20 @@ def test_bar_that_was_decided_is_not_decided_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_sessions_are_those_of_the_brokers_calendar(tmp_path: Path) -> None:
+    """The exchange closes on a day that the library does not know: there is no close of it, and no decision on it."""
+    closed = date(2024, 1, 10)
+    sim = SimulatedDaemon(tmp_path)
+    sim.broker.overrides["calendar"] = lambda original, *range_: tuple(s for s in original(*range_) if s.date != closed)
+    sim.day(date(2024, 1, 9))
+    sim.run_to(datetime(2024, 1, 10, 22, tzinfo=UTC))
+    rebuilt(sim)
+    assert {row.session for row in sim.store.rows(schema.closes)} == {"2024-01-09"}
+    actions = [call[1:] for name, call in sim.broker.calls if name == "corporate_actions"]
+    assert actions[-1][-1] == date(2024, 1, 9)
+
+
+@pytest.mark.slow
 def test_orders_of_others_are_not_adopted(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9))

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Connection
 
 from finrl_pod.paper.domain.records import OrderRequest, Side, TimeInForce
+from finrl_pod.paper.execution.reconcile import MISMATCH_ENTRY
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, RiskState, enqueue, read_result
 from finrl_pod.paper.journal.store import Store
@@ -295,7 +296,12 @@ def test_reset_account_is_not_traded_until_acknowledged(tmp_path: Path, what: st
     sim.restart()
     sim.day(LAST)
     assert sim.broker.called("submit") == sent
-    assert "mismatch" in sim.alert_kinds()
+    (difference,) = [message for _, kind, message in sim.alerts if kind == "mismatch"]
+    missed = [message for _, kind, message in sim.alerts if kind == "missed"]
+    assert missed
+    assert all(message.endswith(MISMATCH_ENTRY) for message in (difference, *missed))
+    page, _, anchor = MISMATCH_ENTRY.partition("/blob/main/")[2].partition("#")
+    assert f'<a id="{anchor}"></a>' in (Path(__file__).parents[2] / page).read_text()
     number = enqueue(sim.store, CommandName.ACKNOWLEDGE, sim.clock.now())
     sim.day(date(2024, 1, 17))
     assert "1 differences acknowledged" in read_result(sim.store, number).message

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from itertools import pairwise
 
-from finrl_pod.errors import InputError
+from finrl_pod.errors import BrokerUnavailable, InputError
+from finrl_pod.paper.domain.port import Broker
 from finrl_pod.paper.domain.records import Session
 from finrl_pod.paper.settings import IntradaySettings, PaperConfig, ScheduleSettings
 
@@ -26,6 +26,7 @@ CLOSE_CUTOFF = timedelta(minutes=10)  # orders for the closing auction are refus
 SEND_MARGIN = timedelta(seconds=30)  # last submission before a cutoff
 AUCTION_GRACE = timedelta(minutes=15)  # after an auction, until unfilled orders are given up
 DAY_ORDER_CUTOFF = timedelta(minutes=5)  # last submission of a DAY order before the close
+QUERIED_AHEAD = timedelta(days=30)  # of the broker's calendar; later sessions are those of the library
 BAR_DELAY = timedelta(seconds=10)  # after a minute, until its bar is served
 
 
@@ -68,8 +69,14 @@ class Calendar:
         self.continuous = exchange == CONTINUOUS
         self._reported: dict[date, Session] = {}  # by date, in order
 
-    def set_sessions(self, sessions: Sequence[Session]) -> None:
-        """Use these sessions of a broker, from the first to the last of them: it knows unscheduled closures."""
+    def query(self, broker: Broker, start: date, now: datetime) -> None:
+        """Use the sessions of a broker from `start` to some weeks after `now`: it knows unscheduled closures.
+
+        Raises BrokerUnavailable if none of them is after `now`.
+        """
+        sessions = broker.calendar(start, (now + QUERIED_AHEAD).date())
+        if all(session.open <= now for session in sessions):
+            raise BrokerUnavailable(f"the broker's calendar has no session after {now:%Y-%m-%d %H:%M} UTC")
         self._reported = {session.date: session for session in sorted(sessions, key=lambda session: session.date)}
 
     def sessions(self, start: date, end: date) -> tuple[Session, ...]:

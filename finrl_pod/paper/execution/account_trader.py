@@ -22,7 +22,7 @@ from finrl_pod.paper.execution.price_check import (
     fetch_minute_prices,
     table_sha256,
 )
-from finrl_pod.paper.execution.reconcile import record_corporate_actions
+from finrl_pod.paper.execution.reconcile import MISMATCH_ENTRY, record_corporate_actions
 from finrl_pod.paper.execution.risk import Exposure
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
 from finrl_pod.paper.journal import schema
@@ -129,7 +129,7 @@ class AccountTrader:
         c.orders.record_new_fills()
         if c.reconciler.compare():
             messages = "; ".join(d.message for d in c.reconciler.differences)
-            self.skip(cycle, "refused", f"account and journal differ: {messages}")
+            self.skip(cycle, "refused", f"account and journal differ: {messages}; see {MISMATCH_ENTRY}")
             return
         c.reconciler.record_cash_mark()
         prices = self.record_prices(cycle, actions)

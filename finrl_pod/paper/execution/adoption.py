@@ -17,7 +17,7 @@ from finrl_pod.paper.domain.intents import FLATTEN, Intent, IntentState, parse_o
 from finrl_pod.paper.domain.order_state import TrackedOrder
 from finrl_pod.paper.domain.port import Broker
 from finrl_pod.paper.domain.records import AccountState, ActionKind, CorporateAction, Fill, Order, Position
-from finrl_pod.paper.domain.schedule import AUCTION_GRACE, calendar_of
+from finrl_pod.paper.domain.schedule import AUCTION_GRACE, Calendar, calendar_of
 from finrl_pod.paper.execution.order_manager import FINAL_STATES
 from finrl_pod.paper.execution.reconcile import book_action
 from finrl_pod.paper.journal import schema
@@ -29,6 +29,7 @@ from finrl_pod.paper.settings import PaperConfig, allocations
 ZERO = Decimal(0)
 SOURCE = "adopted"
 NEW_YORK = ZoneInfo("America/New_York")
+QUERIED_BEFORE = timedelta(days=15)  # before the current time, of the broker's calendar
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,10 @@ def adopt(store: Store, config: PaperConfig, broker: Broker, now: datetime) -> A
     positions = broker.positions()
     runs = [allocation.name for allocation in allocations(config)]
     own_order_rows = own_orders(broker.orders("all"), [*runs, config.name])
-    last_session = _last_decided_session(config, now)
     first = own_order_rows[0][0].submitted_at if own_order_rows else now
+    calendar = calendar_of(config)
+    calendar.query(broker, min(first, now - QUERIED_BEFORE).date(), now)
+    last_session = _last_decided_session(calendar, config, now)
     actions: tuple[CorporateAction, ...] = ()
     if own_order_rows and first.date() <= last_session:
         actions = broker.corporate_actions(
@@ -64,10 +67,10 @@ def adopt(store: Store, config: PaperConfig, broker: Broker, now: datetime) -> A
     with store.batch():
         store.bind("account", account.id)
         store.bind("run", config.name)
-        unsupported = _Rebuilding(ledger, config).replay(own_order_rows, page.fills, actions, first)
+        unsupported = _Rebuilding(ledger, config, calendar).replay(own_order_rows, page.fills, actions, first)
         if page.cursor is not None:
             ledger.move_fill_cursor(page.cursor, now)
-        _write_rest(ledger, account, positions, config, now, last_session)
+        _write_rest(ledger, account, positions, calendar.last_closed(now).date, now, last_session)
     return Adoption(
         positions={symbol: shares for symbol, shares in sorted(ledger.positions.items()) if shares},
         external=dict(sorted(ledger.external_positions().items())),
@@ -78,13 +81,12 @@ def adopt(store: Store, config: PaperConfig, broker: Broker, now: datetime) -> A
     )
 
 
-def _last_decided_session(config: PaperConfig, now: datetime) -> date:
+def _last_decided_session(calendar: Calendar, config: PaperConfig, now: datetime) -> date:
     """Return the last session of which the decision was due: the daemon records later corporate actions itself."""
-    calendar = calendar_of(config)
     cycle = calendar.next_cycle(now, config)
     if now >= cycle.opens:
         return cycle.session.date
-    return calendar.sessions(cycle.session.date - timedelta(days=14), cycle.session.date)[-2].date
+    return calendar.sessions(cycle.session.date - QUERIED_BEFORE, cycle.session.date)[-2].date
 
 
 def own_orders(orders: Sequence[Order], runs: Sequence[str]) -> list[tuple[Order, str, str]]:
@@ -104,10 +106,10 @@ def own_orders(orders: Sequence[Order], runs: Sequence[str]) -> list[tuple[Order
 class _Rebuilding:
     """Writes intents, orders, fills and corporate actions in the order in which they happened."""
 
-    def __init__(self, ledger: Ledger, config: PaperConfig) -> None:
+    def __init__(self, ledger: Ledger, config: PaperConfig, calendar: Calendar) -> None:
         self._ledger = ledger
         self._config = config
-        self._calendar = calendar_of(config)
+        self._calendar = calendar
         self._orders: dict[str, TrackedOrder] = {}  # by broker id
         self._intents: dict[tuple[str, ...], LedgerEntry] = {}
 
@@ -189,17 +191,17 @@ class _Rebuilding:
 
 
 def _write_rest(
-    ledger: Ledger, account: AccountState, positions: Sequence[Position], config: PaperConfig, now: datetime,
+    ledger: Ledger, account: AccountState, positions: Sequence[Position], last_close: date, now: datetime,
     last_session: date,
 ) -> None:  # fmt: skip
     """Write what the account holds besides, the last prices, and the state from which the daemon goes on.
 
-    last_session: last date with recorded corporate actions. The daemon records later ones after its first cash mark.
+    last_close: session of the prices. last_session: last date with recorded corporate actions. The daemon records
+    later ones after its first cash mark.
     """
     store = ledger.store
     at_broker = {position.symbol: position for position in positions}
     has_mark = min(now, datetime.combine(last_session, time.max, UTC))
-    day = calendar_of(config).last_closed(now).date.isoformat()
     with store.write() as connection:
         for symbol in sorted({*at_broker, *ledger.positions}):
             position = at_broker.get(symbol)
@@ -209,7 +211,8 @@ def _write_rest(
                 values = {"symbol": symbol, "quantity": str(external_shares), "reason": SOURCE}
                 add(connection, schema.foreign_positions, now, **values)
             if own_shares and position is not None and position.price is not None:
-                add(connection, schema.closes, now, symbol=symbol, session=day, price=str(position.price))
+                values = {"symbol": symbol, "session": last_close.isoformat(), "price": str(position.price)}
+                add(connection, schema.closes, now, **values)
         cash = {"cash": str(account.cash), "own_cash": str(ledger.cash), "foreign_cash": "0"}
         add(connection, schema.cash_marks, has_mark, **cash, reason=SOURCE)
         # Losses are measured from here: the highest equity so far is not known.

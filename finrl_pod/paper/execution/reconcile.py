@@ -25,6 +25,7 @@ SHARE_STEP = Decimal("1e-9")
 LOOKBACK = timedelta(days=10)  # an action may be announced late
 CASH_TOLERANCE = Decimal("1.00")  # regulatory fees and interest are cents
 RELATIVE_CASH_TOLERANCE = Decimal("0.0005")  # of the account equity, if that is more
+MISMATCH_ENTRY = "https://github.com/finrl-pod/finrl-pod/blob/main/docs/paper-runbook.md#mismatch"  # of alerts
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from finrl_pod.paper.domain.records import SUMMARY, Session
 from finrl_pod.paper.domain.schedule import TradingCycle, calendar_of
 from finrl_pod.paper.execution.account_trader import AccountTrader
 from finrl_pod.paper.execution.order_manager import Alert, OrderManager
-from finrl_pod.paper.execution.reconcile import Reconciler
+from finrl_pod.paper.execution.reconcile import MISMATCH_ENTRY, Reconciler
 from finrl_pod.paper.execution.risk import RiskManager
 from finrl_pod.paper.execution.stream_monitor import STALE_STREAM_SECONDS, StreamMonitor
 from finrl_pod.paper.execution.trader import StrategySource, TradingComponents
@@ -55,8 +55,7 @@ OUTAGE_SECONDS = 120.0  # without success, until an outage is alerted
 MAX_RETRY_PAUSE = 60.0  # seconds between two attempts in an outage
 REFUSAL_SECONDS = 300.0  # in which refused keys are tried again, at least MIN_REFUSALS times
 MIN_REFUSALS = 4
-CALENDAR_PAST = timedelta(days=45)  # of the broker's calendar; earlier and later sessions are those of the library
-CALENDAR_AHEAD = timedelta(days=30)
+CALENDAR_PAST = timedelta(days=45)  # of the broker's calendar; earlier sessions are those of the library
 
 
 class Daemon:
@@ -223,10 +222,18 @@ class Daemon:
             if self._clock_checked < cycle.opens:
                 return self._query_clock()  # the broker clock decides whether the cycle has opened
             if now > cycle.deadline:
-                return self.trader.skip(cycle, "missed", "no decision could be taken before its deadline")
+                return self.trader.skip(cycle, "missed", self._why_missed())
             if not self._c.reconciler.differences and not is_blocked:
                 return self.trader.take_decision(cycle)
         return self.idle(self._seconds_to_poll(cycle), interruptible=True)
+
+    def _why_missed(self) -> str:
+        """Return why no decision could be taken before the deadline of a cycle."""
+        if self._c.reconciler.differences:
+            return f"account and journal differed until its deadline; see {MISMATCH_ENTRY}"
+        if self._block:
+            return f"the broker took no orders of the account until its deadline ({self._block})"
+        return "no decision could be taken before its deadline"
 
     def _is_blocked(self) -> bool:
         """True if the broker takes no orders of this account; alerted once when it begins and when it ends."""
@@ -310,8 +317,8 @@ class Daemon:
         c.reconciler.initialise()
         c.reconciler.recover()
         for difference in c.reconciler.differences:
-            message = f"{difference.message}; trading is stopped until `paper reconcile --acknowledge`"
-            c.alert("critical", "mismatch", message)
+            advice = f"trading is stopped until `paper reconcile --acknowledge`, see {MISMATCH_ENTRY}"
+            c.alert("critical", "mismatch", f"{difference.message}; {advice}")
         for order in c.reconciler.external_orders:
             c.alert("info", "foreign", f"the account has an external order, which is ignored: {order}")
         self.trader.alert_untraded_positions()
@@ -352,10 +359,7 @@ class Daemon:
             raise BrokerUnavailable(f"the broker's clock shows {broker_now:%Y-%m-%d %H:%M} UTC, which cannot be")
         drift = self._time.set(broker_now, before).total_seconds()
         now = self._time.now()
-        sessions = self._c.broker.calendar((now - CALENDAR_PAST).date(), (now + CALENDAR_AHEAD).date())
-        if all(session.open <= now for session in sessions):
-            raise BrokerUnavailable(f"the broker's calendar has no session after {now:%Y-%m-%d %H:%M} UTC")
-        self._calendar.set_sessions(sessions)
+        self._calendar.query(self._c.broker, (now - CALENDAR_PAST).date(), now)
         self._clock_checked = now
         if abs(drift) <= MAX_CLOCK_DRIFT:
             self._alerted_drift = 0.0
