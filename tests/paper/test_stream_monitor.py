@@ -56,6 +56,19 @@ def test_stream_that_was_silent_is_back_with_an_update_only(stream: Stream) -> N
     assert stream.wait(200)[2:] == ["warning"]
 
 
+def test_stream_that_was_silent_is_not_back_after_a_disconnection_at_night(stream: Stream) -> None:
+    stream.clock.sleep(1.0)
+    stream.monitor.report_polled_change(stream.clock.now())
+    assert stream.wait(200) == ["warning"]
+    assert stream.wait(20) == ["warning"]
+    stream.state = replace(stream.state, connected=False)
+    assert stream.wait(2000) == ["warning"]
+    stream.reconnect_stream()
+    assert stream.wait(2000) == ["warning"]
+    stream.state = replace(stream.state, last_message=stream.clock.now(), last_update=stream.clock.now())
+    assert stream.wait(200) == ["warning", "info"]
+
+
 def test_stream_that_was_disconnected_is_back_once_connected(stream: Stream) -> None:
     stream.state = replace(stream.state, connected=False)
     stream.reconnect_stream = lambda: None  # type: ignore[method-assign]

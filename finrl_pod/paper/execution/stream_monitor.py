@@ -63,11 +63,13 @@ class StreamMonitor:
                 if not self._alerted:
                     self._alert("warning", "stale_stream", message)
                 self._alerted = True
-                self._silent_since = None if self._disconnected_since else now
+                if not self._disconnected_since:
+                    self._silent_since = now
                 self._broker.reconnect_stream()
             self.stale = True
         elif since is None and self._alerted:
             self.stale = False
             if self._silent_since is None or (state.last_update and state.last_update > self._silent_since):
                 self._alerted = False
+                self._silent_since = None
                 self._alert("info", "stale_stream", "the stream of order updates is back")

@@ -19,6 +19,7 @@ from tests.soak.consistency import check_run
 
 pytestmark = pytest.mark.slow
 
+LEAD = 30.0  # minutes before the opening at which orders are sent
 DAYS: tuple[tuple[Fault, ...], ...] = (
     (),
     (Fault("silence", event="pending_new", seconds=1e6),),
@@ -85,6 +86,9 @@ def test_silent_stream_is_alerted_and_reconnected(run: DaemonHarness) -> None:
     assert "connected but silent" in alerts[0]
     assert "back" in alerts[1]
     opening = run.days[1].open
+    times = run.query("select at from alerts where kind = 'stale_stream' order by id")
+    back = datetime.fromisoformat(times[1][0]).timestamp()
+    assert back > run.days[2].open - 60 * LEAD  # with the first update of the next session, not at night
     assert stream_records(run, "disconnected", opening, opening + 7200)
     assert stream_records(run, "listening", opening, opening + 7200)
     assert len(stream_records(run, "listening", 0.0, opening)) == 1  # no reconnection before that
