@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -252,6 +253,18 @@ def other_names(path: Path) -> list[Path]:
     (folder / "folder").symlink_to(path.parent)
     (folder / "hard").hardlink_to(path)
     return [folder / "link", folder / "folder" / path.name, folder / "hard"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path.name), lambda path: path.symlink_to("/dev/zero")],
+    ids=["folder", "pipe", "link to itself", "device"],
+)
+def test_what_is_no_file_is_refused_at_once(path: Path, make: Callable[[Path], object]) -> None:
+    make(path)
+    for opened in (Store.open, Store.create_or_open, lambda journal: JournalLock(journal).__enter__()):
+        with pytest.raises(JournalError, match="is not a file"):
+            opened(path)
 
 
 def test_missing_journal_is_refused(path: Path) -> None:

@@ -37,7 +37,7 @@ def adopt_journal(config: PaperConfig, *, write: bool) -> AdoptionReport:
     What lies there is kept under another name. Raises InputError if it is whole and has all orders, JournalError if a
     daemon runs on it, and BrokerError.
     """
-    path = Path(config.journal)
+    path = Path(os.path.realpath(config.journal))  # a link to it stays one
     clock = open_clock(config.broker)
     broker, _ = open_broker(config.broker, clock, listen=False)
     with contextlib.closing(broker), _lock_journal(path) if write else contextlib.nullcontext():

@@ -45,6 +45,8 @@ class Store:
     @classmethod
     def open(cls, path: Path) -> Store:
         """Open the existing journal at `path`. Raises JournalError if there is none, or one of another version."""
+        if os.path.lexists(path) and not path.is_file():
+            raise JournalError(f"{path} is not a file. Name another path for the journal.")
         if not path.is_file():
             raise JournalError(f"there is no journal at {path}. Create one with: finrl-pod paper run CONFIG.toml")
         version = _version_of_journal(path)
@@ -204,7 +206,7 @@ class JournalLock:
     """
 
     def __init__(self, journal: Path) -> None:
-        self._journal = journal.resolve()
+        self._journal = Path(os.path.realpath(journal))  # also of a link to itself
         self._path = self._journal.with_name(self._journal.name + ".lock")
 
     def __enter__(self) -> JournalLock:
@@ -220,7 +222,7 @@ class JournalLock:
             lock_file.truncate(0)
             lock_file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
             lock_file.flush()
-            if not self._journal.exists():
+            if not self._journal.is_file():  # to open a pipe would take forever
                 Store.create_or_open(self._journal).close()
             self._lock(files.enter_context(open(self._journal, "rb")), lock_file)
             self._files = files.pop_all()

@@ -205,7 +205,7 @@ class Alerts:
 
     def _read_spool(self) -> list[_Delivery]:
         """Deliveries that an earlier process left; a file that cannot be read counts as empty."""
-        if self._spool is None:
+        if self._spool is None or not self._spool.is_file():
             return []
         try:
             rows = json.loads(self._spool.read_text())
@@ -319,10 +319,9 @@ def webhook_receiver(url: str, secret: str, seconds: float) -> Deliver:
 
 def apprise_receiver(url: str) -> Deliver:
     """Return the function that sends an alert to the service of an apprise URL."""
+    import apprise  # here, as that takes seconds of the first attempt on a busy machine
 
     def notify(values: Mapping[str, str]) -> None:
-        import apprise
-
         notifier = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
         if not notifier.add(url):
             raise ValueError("apprise does not know this kind of URL")

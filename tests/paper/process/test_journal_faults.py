@@ -136,8 +136,12 @@ def adopted(harness: DaemonHarness, *options: str) -> dict[str, Any]:
 
 
 def test_lost_journal_stops_the_daemon_until_it_is_rebuilt(tmp_path: Path) -> None:
-    """The files are deleted, or the main file lost its WAL, after a kill at the end of a traded session."""
-    with DaemonHarness(tmp_path, partial=0.5) as harness:
+    """The files are deleted, or the main file lost its WAL, after a kill at the end of a traded session.
+
+    The config names the journal by a link.
+    """
+    (tmp_path / "link.sqlite").symlink_to("journal.sqlite")
+    with DaemonHarness(tmp_path, config={"": {"journal": "link.sqlite"}}, partial=0.5) as harness:
         harness.start()
         harness.run_until(harness.days[1].close + 600, harness.kill)
         assert harness.daemon is not None
@@ -160,6 +164,7 @@ def test_lost_journal_stops_the_daemon_until_it_is_rebuilt(tmp_path: Path) -> No
         assert (written["positions"], written["cash"], written["fills"], written["written"]) == (*right[:3], True)
         assert Path(written["kept"]).read_bytes()
         assert books(harness) == right
+        assert (tmp_path / "link.sqlite").readlink() == Path("journal.sqlite")
         assert len(harness.exchange.orders) == orders
         assert not harness.requests("DELETE")
         again = harness.command("adopt", "--yes", **KEYS)
