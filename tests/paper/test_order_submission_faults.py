@@ -178,12 +178,15 @@ def test_duplicate_client_id_of_another_order_halts(tmp_path: Path) -> None:
     assert len(own_orders(sim)) == 1
 
 
-@pytest.mark.parametrize("reason", [Reason.INVALID, Reason.BUYING_POWER, Reason.NOT_TRADABLE])
+@pytest.mark.parametrize("reason", [Reason.INVALID, Reason.BUYING_POWER, Reason.NOT_TRADABLE, Reason.OTHER])
 def test_rejection_ends_the_intent_and_the_next_decision_trades(tmp_path: Path, reason: Reason) -> None:
     sim = SimulatedDaemon(tmp_path)
-    sim.broker.overrides["submit"] = for_first_calls(1, lambda original, request: Rejected(reason, "no"))
+    sim.broker.overrides["submit"] = for_first_calls(
+        1, lambda original, request: Rejected(reason, "pattern day trading")
+    )
     sim.day(DAY)
     refused = next(i for i in sim.intents() if sim.intent_state(i) == "rejected")
+    assert any("pattern day trading" in message for _, _, message in sim.alerts)
     assert sum(1 for name, a in sim.broker.calls if name == "submit" and a[0].symbol == refused.symbol) == 1
     sim.day(date(2024, 1, 12))
     assert {o.symbol for o in own_orders(sim)} >= {refused.symbol}

@@ -64,6 +64,22 @@ def test_redirect_is_not_followed(httpserver: HTTPServer) -> None:
     assert len(received) == 1
 
 
+def test_limit_of_time_is_two_real_seconds_at_any_speed_of_the_clock(httpserver: HTTPServer) -> None:
+    """The answer takes three minutes of a clock that runs at 600 simulated seconds per second."""
+
+    class FastClock(SystemClock):
+        def real_seconds(self, seconds: float) -> float:
+            return seconds / 600
+
+    def answer(_: Request) -> Response:
+        time.sleep(0.3)
+        return Response(json.dumps({"timestamp": "2024-03-01T10:00:00Z"}))
+
+    httpserver.expect_request("/v2/clock").respond_with_handler(answer)
+    broker, _ = open_alpaca(FastClock(), base(httpserver), listen=False)
+    assert broker.clock() == datetime(2024, 3, 1, 10, tzinfo=UTC)
+
+
 def test_proxies_of_the_environment_are_not_used(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
