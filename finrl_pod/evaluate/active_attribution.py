@@ -22,7 +22,6 @@ FACTORS = {  # part -> the feature that is the exposure; all but beta are compar
     "reversal": "return_5_zscore",
     "low_volatility": "volatility_252_zscore",
 }
-RESIDUAL, COSTS = "residual", "costs"
 SMALLEST = 1e-10  # eigenvalues below this share of the largest one are rounding errors
 
 
@@ -59,14 +58,15 @@ def active_attribution(
     exposures = features.compute(panel, FACTORS.values())[bars][:-1]  # [T-1, N, K]
     exposures[..., 0] = np.nan_to_num(exposures[..., 0], nan=1.0)
     exposures = np.nan_to_num(exposures)
-    returns = _asset_returns(panel, bars)
-    if account.risk_free is not None:
-        returns -= account.risk_free[:, None]
+    close = panel.close[bars]
+    payments = 0.0 if panel.dividend is None else np.nan_to_num(panel.dividend[bars][1:])
+    cash = 0.0 if account.risk_free is None else account.risk_free[:, None]
+    returns = (close[1:] + payments) / close[:-1] - 1 - cash  # [T-1, N], NaN where unknown
     is_known = np.isfinite(returns)
     is_regressed = is_known.sum(1) > len(FACTORS)
     if not is_regressed.any():
         return None
-    gram, factor_returns = _regressions(exposures, returns, is_known)
+    factor_returns, condition_numbers = _regressions(exposures, returns, is_known)
     active_exposures = np.einsum("tn,tnk->tk", (account.weights - base.weights)[:-1], exposures)
     factor_parts = active_exposures * factor_returns * is_regressed[:, None]  # [T-1, K]
     costs = _cost_returns(base) - _cost_returns(account)
@@ -74,7 +74,7 @@ def active_attribution(
     residual = active - costs - factor_parts.sum(1)
     year = bars_per_year(account.times)
     parts = {name: float(year * factor_parts[:, k].mean()) for k, name in enumerate(FACTORS)}
-    parts |= {RESIDUAL: float(year * residual.mean()), COSTS: float(year * costs.mean())}
+    parts |= {"residual": float(year * residual.mean()), "costs": float(year * costs.mean())}
     by_day = np.bincount(days, residual)
     samples = bootstrap_statistics(
         lambda rows: by_day[rows].mean(1),
@@ -84,37 +84,25 @@ def active_attribution(
     return ActiveAttribution(
         parts,
         float(year * active.mean()),
-        Interval(parts[RESIDUAL], float(low), float(high)),
-        float(np.median(_condition_numbers(gram[is_regressed]))),
+        Interval(parts["residual"], float(low), float(high)),
+        float(np.median(condition_numbers[is_regressed])),
     )
 
 
-def _asset_returns(panel: Panel, bars: slice) -> Floats:
-    """Simple returns [T-1, N] of the assets from close to close, with dividends; NaN where unknown."""
-    close = panel.close[bars]
-    payments = 0.0 if panel.dividend is None else np.nan_to_num(panel.dividend[bars][1:])
-    returns: Floats = (close[1:] + payments) / close[:-1] - 1
-    return returns
-
-
 def _regressions(exposures: Floats, returns: Floats, is_known: Bools) -> tuple[Floats, Floats]:
-    """Gram matrices [T, K, K] of the exposures [T, N, K], and least-squares slopes [T, K] of the returns [T, N].
+    """Least-squares slopes [T, K] of returns [T, N] on exposures [T, N, K], and condition numbers [T] of the exposures.
 
-    Assets without a return are left out. Of exposures that depend on each other, the smallest slopes.
+    Assets without a return are left out. Of exposures that depend on each other, the smallest slopes. Factors that no
+    asset is exposed to do not enter the condition number.
     """
     known_exposures = np.where(is_known[..., None], exposures, 0.0)
     transposed = known_exposures.transpose(0, 2, 1)
     gram = transposed @ known_exposures
     moments = transposed @ np.where(is_known, returns, 0.0)[..., None]
-    return gram, (np.linalg.pinv(gram, rcond=SMALLEST, hermitian=True) @ moments)[..., 0]
-
-
-def _condition_numbers(gram: Floats) -> Floats:
-    """Condition numbers [T] of exposures with gram matrices [T, K, K], without factors that no asset is exposed to."""
+    slopes = (np.linalg.pinv(gram, rcond=SMALLEST, hermitian=True) @ moments)[..., 0]
     sizes = np.diagonal(gram, axis1=1, axis2=2)
-    absent = np.where(sizes == 0, sizes.max(1, keepdims=True), 0.0)
-    numbers: Floats = np.sqrt(np.linalg.cond(gram + absent[..., None] * np.eye(len(FACTORS))))
-    return numbers
+    absent = np.where(sizes == 0, np.maximum(sizes.max(1, keepdims=True), 1.0), 0.0)
+    return slopes, np.sqrt(np.linalg.cond(gram + absent[..., None] * np.eye(len(FACTORS))))
 
 
 def _cost_returns(result: BacktestResult) -> Floats:

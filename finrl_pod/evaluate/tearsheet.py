@@ -159,15 +159,10 @@ def rolling_sharpe(
 
     NaN before `window` returns exist, and where they are constant. periods: bars per year.
     """
-    returns = excess_returns(equity, risk_free)
-    ratios = np.full(len(returns) + 1, np.nan)
-    if len(returns) < window:
-        return ratios
-    views = np.lib.stride_tricks.sliding_window_view(returns, window)
-    spread = views.std(-1, ddof=1)
-    safe = np.where(spread > RISK_EPSILON, spread, np.nan)
-    ratios[window:] = views.mean(-1) / safe * np.sqrt(periods)
-    return ratios
+    windows = pd.Series(excess_returns(equity, risk_free)).rolling(window)
+    spread = windows.std()
+    ratios = windows.mean() / spread.where(spread > RISK_EPSILON)
+    return np.concatenate([[np.nan], ratios.to_numpy() * np.sqrt(periods)])
 
 
 def rolling_volatility(equity: ArrayLike, window: int = ROLLING_BARS, periods: float = BARS_PER_YEAR) -> Floats:

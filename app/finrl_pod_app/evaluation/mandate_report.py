@@ -163,14 +163,9 @@ def attribution_of(
     attribution = active_attribution(result, base, panel, seed)
     if attribution is None:
         return None
-    return records.ActiveAttribution(
-        base=base.name,
-        level=active_management.LEVEL,
-        parts=attribution.parts,
-        total=attribution.total,
-        residual_interval=Estimate(**attribution.residual_interval._asdict()),
-        condition_number=attribution.condition_number,
-    )
+    interval = Estimate(**attribution.residual_interval._asdict())
+    values = {**vars(attribution), "residual_interval": interval}
+    return records.ActiveAttribution(base=base.name, level=active_management.LEVEL, **values)
 
 
 def comparison(result: BacktestResult, base: BacktestResult) -> records.Comparison | None:

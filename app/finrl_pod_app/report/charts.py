@@ -164,10 +164,7 @@ def rolling_volatility_figure(accounts: Mapping[str, Account]) -> Any:
     """Rolling annualised volatility over half a year of bars."""
     from finrl_pod.evaluate.tearsheet import rolling_volatility
 
-    values = {
-        name: rolling_volatility(account.equity, periods=bars_per_year(account.times))
-        for name, account in accounts.items()
-    }
+    values = {name: rolling_volatility(x.equity, periods=bars_per_year(x.times)) for name, x in accounts.items()}
     figure = line_figure(accounts, values, "%{y:.1%}")
     figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
