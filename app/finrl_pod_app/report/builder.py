@@ -239,7 +239,7 @@ def cost_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
         )
     elif early_bars and rules.half_spread == "constant":
         sentences.append(
-            f"Warning: {early_bars:,} bars before 2001 are charged the costs of today. At the time {ERA_SENTENCE}; "
+            f"Warning: {early_bars:,} bars before 2001 are charged the costs of today, but {ERA_SENTENCE}; "
             'environment.half_spread = "by era" charges that.'
         )
     if rules.half_spread_bps:
