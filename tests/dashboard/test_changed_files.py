@@ -141,7 +141,7 @@ def test_queries_of_an_account_follow_its_journal(account: Any) -> None:
         paper_account.fills,
         paper_account.positions,
         paper_performance.slippage,
-        paper_performance.slippage_by_symbol,
+        lambda journal: paper_performance.slippage_by(journal, "symbol"),
         paper_performance.backtest_difference,
         paper_state.summary,
     )

@@ -173,7 +173,12 @@ def test_slippage_matches_the_status(sim: SimulatedDaemon, journal: Journal) -> 
     assert (costs.modelled, costs.fills) == (7.0, known.fills)
     sessions = paper_performance.slippage_by_session(journal)
     assert sessions.cumulative_bp.iloc[-1] == pytest.approx(costs.realised)
-    assert paper_performance.slippage_by_symbol(journal).cost.sum() == pytest.approx(sessions.cost.sum())
+    for group in ("symbol", "size"):
+        table = paper_performance.slippage_by(journal, group)
+        assert len(table) > 1
+        assert table.cost.sum() == pytest.approx(sessions.cost.sum())
+        assert ((table.low < table.bp) & (table.bp < table.high)).all()
+        assert set(table.modelled) == {7.0}
     assert costs.fees == pytest.approx(7.0, rel=0.05)  # charged on fill prices, not on decision prices
 
 

@@ -143,11 +143,14 @@ FILLS: Columns = {
     "client_order_id": _text("Client order ID"),
 }
 SLIPPAGE: Columns = {
-    "symbol": _text("Symbol", "small", pinned=True),
+    "group": _text("Symbol or size of order", "small", pinned=True),
     "fills": _number("Fills", SHARES),
     "value": _number("Value traded", "dollar"),
     "cost": _number("Shortfall", "dollar", help="Against the prices at the decision; negative is a gain."),
     "bp": _number("Shortfall, bp", "%.1f", help=definition("implementation_shortfall")),
+    "low": _number("From, bp", "%.1f", help="The 95% interval, over independent sessions."),
+    "high": _number("To, bp", "%.1f"),
+    "modelled": _number("Modelled, bp", "%.1f", help="`broker.cost_bps` in the settings."),
 }
 LIMITS: Columns = {
     "limit": _text("Limit", "medium", pinned=True),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,9 @@ from finrl_pod_app.paper.backtest_difference import difference_file
 BASIS_POINTS = 10_000.0
 BENCHMARK = "equal weight of the symbols"
 BARS_PER_YEAR = 252
+NORMAL_95 = 1.96  # standard errors to either side of a mean
+SIZE_LIMITS = (0.0, 1_000.0, 10_000.0, 100_000.0, float("inf"))  # of an order, in dollars
+SIZES = ("up to $1,000", "up to $10,000", "up to $100,000", "above $100,000")
 
 
 @dataclass(frozen=True)
@@ -45,17 +49,22 @@ def slippage(journal: Journal) -> Slippage:
     """Slippage over all fills except flattens: they have no decision price."""
     sessions = slippage_by_session(journal)
     value = float(sessions.value.sum())
-    cost = float(sessions.cost.sum())
-    realised = cost / value * BASIS_POINTS if value else float("nan")
-    error = float("nan")
-    if len(sessions) > 1 and value:
-        # Standard error of a ratio of sums over independent sessions.
-        residuals = (sessions.cost - sessions.value * cost / value).to_numpy()
-        n = len(residuals)
-        error = float(np.sqrt(n / (n - 1) * np.sum(residuals**2)) / value * BASIS_POINTS)
+    realised, error = _mean_and_error(sessions)
     fees = float(sessions.fees.sum()) / value * BASIS_POINTS if value else float("nan")
     modelled = journal.config.broker.cost_bps if journal.config else None
     return Slippage(realised, error, modelled, fees, int(sessions.fills.sum()))
+
+
+def _mean_and_error(sessions: pd.DataFrame) -> tuple[float, float]:
+    """Cost in basis points of the value, and its standard error as a ratio of sums over independent sessions."""
+    value = float(sessions.value.sum())
+    if not value:
+        return float("nan"), float("nan")
+    mean = float(sessions.cost.sum()) / value
+    n = len(sessions)
+    squares = float(((sessions.cost - sessions.value * mean) ** 2).sum())
+    error = np.sqrt(n / (n - 1) * squares) / value if n > 1 else float("nan")
+    return mean * BASIS_POINTS, float(error) * BASIS_POINTS
 
 
 def slippage_summary(costs: Slippage) -> str:
@@ -87,22 +96,36 @@ def slippage_by_session(journal: Journal) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=CACHED_JOURNALS)
-def slippage_by_symbol(journal: Journal) -> pd.DataFrame:
-    """One row per symbol, the highest cost first: symbol, fills, value, cost, bp."""
-    frame = _decision_fills(journal)
-    rows = frame.groupby("symbol")[["count", "value", "cost"]].sum().reset_index().rename(columns={"count": "fills"})
-    rows["bp"] = rows.cost / rows.value * BASIS_POINTS
-    return rows.sort_values(["cost", "symbol"], ascending=[False, True]).reset_index(drop=True)
+def slippage_by(journal: Journal, group: Literal["symbol", "size"]) -> pd.DataFrame:
+    """One row per symbol, the highest cost first, or per size of the orders, the smallest first.
+
+    Columns: group, fills, value, cost, bp with its 95% interval (low, high; NaN for a single session), and the modelled
+    cost in basis points.
+    """
+    fills = _decision_fills(journal)
+    modelled = slippage(journal).modelled
+    rows = []
+    for name, frame in fills.groupby(group, observed=True):
+        mean, error = _mean_and_error(frame.groupby("bar")[["value", "cost"]].sum())
+        sums = frame[["count", "value", "cost"]].sum()
+        interval = (mean - NORMAL_95 * error, mean + NORMAL_95 * error)
+        rows.append((str(name), int(sums["count"]), sums["value"], sums["cost"], mean, *interval, modelled))
+    table = pd.DataFrame(rows, columns=["group", "fills", "value", "cost", "bp", "low", "high", "modelled"])
+    if group == "symbol":
+        table = table.sort_values(["cost", "group"], ascending=[False, True], ignore_index=True)
+    return table
 
 
 def _decision_fills(journal: Journal) -> pd.DataFrame:
     frame = journal.fills[~journal.fills.bar.str.startswith("flatten")]
     sign = frame.side.map({"buy": 1.0, "sell": -1.0}).astype(float)
+    value = frame.quantity * frame.reference_price
     return pd.DataFrame(
         {
             "bar": frame.bar,
             "symbol": frame.symbol,
-            "value": frame.quantity * frame.reference_price,
+            "size": pd.cut(value.groupby(frame.client_order_id).transform("sum"), SIZE_LIMITS, labels=SIZES),
+            "value": value,
             "cost": sign * frame.quantity * (frame.price - frame.reference_price),
             "fee": frame.fee,
             "count": 1,
