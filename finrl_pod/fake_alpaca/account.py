@@ -151,7 +151,7 @@ class Holding:
 
 @dataclass
 class Ledger:
-    """Cash, holdings and activities of the account, changed only by fills and corporate actions.
+    """Cash, holdings and activities of the account, changed only by fills, corporate actions and transfers.
 
     cash, start_cash, last_equity: dollars now, at the start, and at the last close.
     closes: (UTC epoch seconds, equity) of each session.
@@ -210,6 +210,16 @@ class Ledger:
             moment, "SPLIT", symbol, f"split {decimal_text(ratio)} for 1", qty=decimal_text(holding.qty - shares_before)
         )
 
+    def book_activity(
+        self, kind: str, symbol: str, qty: Decimal, net_amount: Decimal, price: Decimal, moment: float, group: str
+    ) -> None:  # fmt: skip
+        """Move cash, and shares at a price; of a dividend, `qty` is the number of shares that it is paid for."""
+        self.cash += net_amount
+        if qty and not kind.startswith("DIV"):
+            self._change_holding(symbol, qty, price)
+        amounts = {"qty": decimal_text(qty), "net_amount": decimal_text(net_amount), "group_id": group}
+        self._add_non_trade_activity(moment, kind, symbol, "", **amounts)
+
     def _change_holding(self, symbol: str, signed_quantity: Decimal, price: Decimal) -> None:
         holding = self.holdings.get(symbol)
         if holding is None:
@@ -227,17 +237,17 @@ class Ledger:
         holding.qty = shares_after
 
     def _add_non_trade_activity(
-        self, moment: float, kind: str, symbol: str, description: str, *, qty: str | None = "0",
-        net_amount: str | None = "0",
+        self, moment: float, kind: str, symbol: str, description: str, **amounts: str | None
     ) -> None:  # fmt: skip
         fields = {
             "date": f"{new_york(moment).date()}",
-            "symbol": symbol,
-            "qty": qty,
-            "net_amount": net_amount,
+            **({"symbol": symbol} if symbol else {}),
+            "qty": "0",
+            "net_amount": "0",
             "per_share_amount": "0",
             "status": "executed",
             "description": description,
+            **amounts,
         }
         self._add_activity(moment, kind, fields)
 

@@ -7,7 +7,8 @@ client order id separately, so they do not depend on the order in which requests
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -199,6 +200,25 @@ class Exchange(Account):
         self.publish(
             "account", {"event": "reset", "cash": wire.decimal_text(cash), "timestamp": wire.timestamp(moment)}
         )
+
+    def book_activities(self, entries: Sequence[Mapping[str, Any]], moment: float) -> None:
+        """Move cash and shares as the back office of the broker does: dividends, mergers, spin-offs, transfers.
+
+        entries: one group, each with activity_type, net_amount, qty (signed shares) and symbol. Raises InputError for
+        the type of a trade and for an unknown symbol, before anything is booked.
+        """
+        self.advance(moment)
+        bookings = []
+        for entry in entries:
+            kind = str(entry["activity_type"])
+            symbol = str(entry.get("symbol", ""))
+            if kind == "FILL" or (symbol and symbol not in self.prices.symbols):
+                raise InputError(f"activity {kind} of {symbol!r}: use another type than FILL and a symbol of the panel")
+            qty, amount = (wire.parse_number(entry.get(name, 0)) for name in ("qty", "net_amount"))
+            bookings.append((kind, symbol, qty, amount, self.price(symbol, moment) if symbol else Decimal(0)))
+        group = str(uuid.uuid5(wire.ID_NAMESPACE, f"{self._seed}/group/{len(self.ledger.activities)}"))
+        for booking in bookings:
+            self.ledger.book_activity(*booking, moment, group)
 
     def resume(self, symbol: str, moment: float) -> None:
         """End a trading halt and reschedule the orders that were waiting."""

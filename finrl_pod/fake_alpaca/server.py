@@ -320,6 +320,12 @@ def _control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
         order = server.exchange.submit(await request.json(), server.clock.seconds(), "foreign")
         return web.json_response(order.to_json())
 
+    async def book_activities(request: web.Request) -> web.Response:
+        """Book entries of the broker's back office, which belong together."""
+        entries = await request.json()
+        server.exchange.book_activities(entries if isinstance(entries, list) else [entries], server.clock.seconds())
+        return web.json_response({"ok": True})
+
     async def conditions(request: web.Request) -> web.Response:
         _change_conditions(server, await request.json())
         return web.json_response({"ok": True})
@@ -339,6 +345,7 @@ def _control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
         ("DELETE", "faults"): clear_faults,
         ("POST", "clock"): clock,
         ("POST", "orders"): submit_external_order,
+        ("POST", "activities"): book_activities,
         ("POST", "conditions"): conditions,
         ("POST", "reset"): reset,
     }

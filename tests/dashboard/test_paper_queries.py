@@ -24,7 +24,6 @@ from finrl_pod.files import write_json
 from finrl_pod.paper.domain.port import Clock
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, CommandResult, enqueue, pending_commands, record_result
-from finrl_pod.paper.journal.ledger import MissingShares
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import status
 from finrl_pod.paper.runtime.daemon import record_settings
@@ -37,7 +36,7 @@ from finrl_pod.paper.settings import (
     TimingSettings,
 )
 from finrl_pod.types import Panel
-from tests.paper.factories import PartialFillBroker, SimulatedDaemon, config
+from tests.paper.factories import PartialFillBroker, SimulatedDaemon, config, write_off
 
 NOW = datetime(2024, 1, 31, 22, tzinfo=UTC)
 
@@ -133,7 +132,7 @@ def test_split_changes_shares_and_dividend_changes_realised_gain(tmp_path: Path)
     sim.day(date(2024, 1, 11))
     before = paper_account.positions(paper_journal.load(sim.journal)).set_index("symbol")
     symbol = before.index[before.shares > 0][0]
-    values = {"symbol": symbol, "ex_date": "2024-01-12", "foreign_change": "0", "detail": ""}
+    values = {"symbol": symbol, "ex_date": "2024-01-12", "foreign_change": "0", "foreign_cash": "0", "detail": ""}
     more = str(Decimal(str(before.shares[symbol])))
     sim.store.add(
         schema.corporate_actions, NOW, action_id="s", kind="split", own_change=more, cash="0", **values
@@ -155,9 +154,7 @@ def test_externally_sold_shares_count_as_sold(tmp_path: Path) -> None:
     before = paper_account.positions(paper_journal.load(sim.journal)).set_index("symbol")
     symbol = before.index[before.shares > 0][0]
     sold = before.shares[symbol] - 1
-    loss = MissingShares(symbol, Decimal(str(sold)), Decimal(str(sold)) * 70)
-    with sim.store.write() as connection:
-        sim.daemon._c.ledger.write_missing_shares(connection, loss, NOW)
+    sim.daemon._c.ledger.book(write_off(symbol, Decimal(str(sold)), Decimal(str(sold)) * 70, NOW), NOW)
     after = paper_account.positions(paper_journal.load(sim.journal)).set_index("symbol")
     assert after.shares[symbol] == 1
     assert after.average[symbol] == pytest.approx(before.average[symbol])

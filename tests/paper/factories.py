@@ -14,10 +14,11 @@ import numpy as np
 from finrl_pod.data.panel import make_panel
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
 from finrl_pod.paper.domain.clocks import ManualClock
-from finrl_pod.paper.domain.records import Order, TimeInForce
+from finrl_pod.paper.domain.records import SOLD_BY_OTHERS, Order, TimeInForce
 from finrl_pod.paper.domain.schedule import AUCTION_GRACE, Calendar
 from finrl_pod.paper.execution.trader import LoadedStrategy
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.ledger import Booking
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.runtime.daemon import Daemon, build_daemon
 from finrl_pod.paper.settings import (
@@ -303,6 +304,11 @@ def for_first_calls(times: int, replacement: Any) -> Any:
         return original(*arguments)
 
     return override
+
+
+def write_off(symbol: str, quantity: Decimal, cash: Decimal, now: datetime) -> Booking:
+    """Own shares that other clients sold, as `acknowledge` writes them off."""
+    return Booking("write-off", SOLD_BY_OTHERS, symbol, now.date(), -quantity, quantity, cash)
 
 
 def own_orders(sim: SimulatedDaemon) -> list[Any]:

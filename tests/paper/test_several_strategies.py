@@ -13,6 +13,7 @@ import pytest
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.paper.domain.records import ActionKind, CorporateAction, Reason, Rejected
+from finrl_pod.paper.execution.reconcile import book_action
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, enqueue
 from finrl_pod.paper.journal.ledger import Ledger
@@ -170,12 +171,12 @@ def test_corporate_actions_are_split_over_the_books(tmp_path: Path) -> None:
     sim.day(date(2024, 1, 12))
     ledger, at = sim.daemon._c.ledger, datetime(2024, 1, 13, tzinfo=UTC)
     before = {run: book.positions["AA"] for run, book in ledger.books.items()}
-    total, cash = ledger.positions["AA"], {run: book.cash for run, book in ledger.books.items()}
+    cash = {run: book.cash for run, book in ledger.books.items()}
     split = CorporateAction("s", ActionKind.SPLIT, "AA", date(2024, 1, 13), new=Decimal(3))
-    ledger.record_corporate_action(split, 2 * total, Decimal(0), Decimal(0), at)
+    book_action(ledger, split, at, pays_dividends=True)
     assert {run: book.positions["AA"] for run, book in ledger.books.items()} == {r: 3 * q for r, q in before.items()}
     dividend = CorporateAction("d", ActionKind.CASH_DIVIDEND, "AA", date(2024, 1, 13), cash=Decimal("0.25"))
-    ledger.record_corporate_action(dividend, Decimal(0), Decimal(0), Decimal("0.25") * 3 * total, at)
+    book_action(ledger, dividend, at, pays_dividends=True)
     for run, book in ledger.books.items():
         assert book.cash - cash[run] == pytest.approx(Decimal("0.25") * 3 * before[run], abs=Decimal("1e-8"))
     assert sum((b.cash for b in ledger.books.values()), Decimal(0)) == ledger.cash

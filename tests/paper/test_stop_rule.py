@@ -24,7 +24,7 @@ from finrl_pod.paper.execution.reconcile import book_action
 from finrl_pod.paper.execution.trader import LoadedStrategy
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.decision_state import ActiveReturn, DecisionState
-from finrl_pod.paper.journal.ledger import Ledger
+from finrl_pod.paper.journal.ledger import Booking, Ledger
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import ActiveReturnStatus, status
 from finrl_pod.paper.settings import OrderSettings, ScheduleSettings
@@ -34,6 +34,7 @@ from tests.paper.factories import FixedSource, FunctionStrategy, SimulatedDaemon
 
 pytestmark = pytest.mark.slow
 
+WITHDRAWAL = 120  # day of the synthetic year
 SLOW = MandateConfig(trade_speed=0.1)
 LAST = date(2024, 1, 25)
 
@@ -109,7 +110,10 @@ class EqualBase:
 
 
 def measured_year(folder: Path, daily_loss: float, cost_rate: float = 0.0) -> list[ActiveReturn]:
-    """Active return of an account of the base's weights that gets no dividends of 3%, which adjusted bars contain."""
+    """Active return of an account of the base's weights that gets no dividends of 3%, which adjusted bars contain.
+
+    A fifth of it is withdrawn in between.
+    """
     raw = prices(date(2023, 1, 3), date(2024, 1, 3))
     days = [str(day) for day in raw.times.astype("datetime64[D]")]
     quarterly = range(20, len(days), 63)
@@ -138,6 +142,10 @@ def measured_year(folder: Path, daily_loss: float, cost_rate: float = 0.0) -> li
                     cash = Decimal(str(raw.close[t, n] * yields[t]))
                     action = CorporateAction(f"{symbol}{t}", ActionKind.CASH_DIVIDEND, symbol, now.date(), cash=cash)
                     book_action(ledger, action, now, pays_dividends=False)
+            if t == WITHDRAWAL:
+                amount = Decimal(str(equity)) / 5
+                ledger.book(Booking("w", ActionKind.TRANSFER, "", now.date(), cash=-amount), now)
+                equity -= float(amount)
             rows = slice(max(t - 1, 0), t + 1)
             panel = make_panel(raw.times[rows], list(raw.symbols), {"close": adjusted[rows]}, name="x", source="x")
             base = stop_rule.advance(EqualBase(), base, panel, 0.02, "close", cost_rate)
@@ -154,7 +162,7 @@ def measured_year(folder: Path, daily_loss: float, cost_rate: float = 0.0) -> li
             }
             store.add(schema.decisions, now, **values, state=DecisionState(None, base).encode())
             store.add(schema.equity, now, session=day, equity=str(equity), cash="0", broker_equity="0")
-    assert ledger.cash == 0
+    assert ledger.cash == -amount  # no dividends
     return found
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from finrl_pod.paper.domain.records import ActionKind, CorporateAction
+from finrl_pod.paper.execution.reconcile import book_action
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.ledger import MissingShares
 from finrl_pod.paper.journal.tax_lots import gains_report, write_gains
-from tests.paper.factories import SimulatedDaemon
+from tests.paper.factories import SimulatedDaemon, write_off
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ def test_a_split_changes_shares_and_not_cost(sim: SimulatedDaemon) -> None:
     before, ledger = gains_report(sim.store), sim.daemon._c.ledger
     symbol = before.open_lots[0].symbol
     split = CorporateAction("s", ActionKind.SPLIT, symbol, END, new=Decimal(3))
-    ledger.record_corporate_action(split, 2 * ledger.positions[symbol], Decimal(0), Decimal(0), datetime.now(UTC))
+    book_action(ledger, split, datetime.now(UTC), pays_dividends=True)
     after = gains_report(sim.store)
     for old, new in zip(before.open_lots, after.open_lots, strict=True):
         assert new.shares == (3 if old.symbol == symbol else 1) * old.shares
@@ -69,9 +69,8 @@ def test_shares_sold_by_other_clients_are_a_sale(sim: SimulatedDaemon) -> None:
     before = gains_report(sim.store)
     ledger = sim.daemon._c.ledger
     lot = before.open_lots[0]
-    missing = MissingShares(lot.symbol, Decimal(1), Decimal(50))
-    with sim.store.write() as connection:
-        ledger.write_missing_shares(connection, missing, datetime.now(UTC))
+    now = datetime.now(UTC)
+    ledger.book(write_off(lot.symbol, Decimal(1), Decimal(50), now), now)
     gain = gains_report(sim.store).realised[-1]
     assert (gain.sale, gain.lot, gain.shares, gain.proceeds) == (0, lot.lot, 1, 50)
     assert gain.gain == pytest.approx(50 - lot.cost / lot.shares)

@@ -22,6 +22,7 @@ from finrl_pod.market.execution import ExecutionRules, execute
 from finrl_pod.market.orders import FRACTION, fill_on_path
 from finrl_pod.paper.domain.port import COLUMNS, Adjustment, BarTable, Clock
 from finrl_pod.paper.domain.records import (
+    AccountActivity,
     AccountState,
     Asset,
     Confirmed,
@@ -159,6 +160,9 @@ class SimulatedBroker:
 
     def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
         return {s: Asset(s, tradable=True, fractionable=True) for s in symbols if s in self._shares}
+
+    def activities(self, after: datetime) -> tuple[AccountActivity, ...]:  # noqa: ARG002
+        return ()
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:  # noqa: ARG002
         return ()  # prices of a panel are adjusted for splits

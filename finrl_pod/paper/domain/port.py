@@ -78,6 +78,9 @@ class Broker(Protocol):
     def fills_since(self, cursor: str | None) -> records.FillPage:
         """All fills after the cursor (None: since the account was opened), across all pages."""
 
+    def activities(self, after: datetime) -> tuple[records.AccountActivity, ...]:
+        """Dividends, mergers, spin-offs and transfers of cash that were booked after a time, oldest first."""
+
     def updates(self) -> tuple[records.OrderUpdate, ...]:
         """Stream messages since the last call, without waiting. They are hints: `orders` and `fills_since` decide."""
 

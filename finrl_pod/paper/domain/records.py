@@ -222,12 +222,35 @@ SOLD_BY_OTHERS = "taken_by_others"  # stored kind of a write-off, in the same ta
 
 
 class ActionKind(StrEnum):
-    """Kinds of corporate action. OTHER is reported but never recorded automatically."""
+    """Kinds of corporate action, and deposits and withdrawals of cash (TRANSFER).
+
+    MERGER (also a change of name) and SPIN_OFF are recorded once the broker books them. OTHER is reported but never
+    recorded automatically.
+    """
 
     SPLIT = "split"
     CASH_DIVIDEND = "cash_dividend"
     STOCK_DIVIDEND = "stock_dividend"
+    MERGER = "merger"
+    SPIN_OFF = "spin_off"
+    TRANSFER = "transfer"
     OTHER = "other"
+
+
+@dataclass(frozen=True)
+class AccountActivity:
+    """A change of the account that is no trade. quantity: change of its shares. cash: change of its cash.
+
+    symbol: "" for a TRANSFER. group: the same for activities that belong together.
+    """
+
+    id: str
+    kind: ActionKind
+    symbol: str
+    quantity: Decimal
+    cash: Decimal
+    created: datetime
+    group: str
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from finrl_pod.paper.execution.reconcile import MISMATCH_ENTRY, record_corporate
 from finrl_pod.paper.execution.risk import Exposure
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.capital_flows import NOW, capital_flows
 from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.ledger import LedgerEntry, market_value
 from finrl_pod.paper.journal.store import moment
@@ -287,15 +288,18 @@ class AccountTrader:
             c.alert("critical", "reducing", f"{breach}: only reducing orders are sent until `paper resume`")
 
     def _previous_and_peak_equity(self, equity: Decimal, session: str) -> tuple[Decimal, Decimal]:
-        """Return the equity of the session before, and the highest since trading was last resumed."""
+        """Return the equity of the session before, and the highest since trading was last resumed, both adjusted."""
         store = self._c.ledger.store
         resumption = store.last(schema.risk_states, schema.risk_states.c.state == RiskState.ACTIVE.value)
-        is_newer = schema.equity.c.at > (resumption.at if resumption is not None else "")
-        marks = [Decimal(row.equity) for row in store.rows(schema.equity, is_newer, schema.equity.c.session != session)]
-        start = Decimal(str(self._c.config.capital))
-        if not marks:
+        rows = store.rows(schema.equity, schema.equity.c.session != session)
+        marks = [(row.at, Decimal(row.equity)) for row in rows]
+        flows = capital_flows(store, self._c.config.capital)
+        start, *values = flows.adjust([*marks, (NOW, equity)])
+        since = resumption.at if resumption is not None else ""
+        earlier_values = [value for (at, _), value in zip(marks, values, strict=False) if at > since]
+        if not earlier_values:
             return (equity, equity) if resumption is not None else (start, max(start, equity))
-        return marks[-1], max(*marks, equity)
+        return earlier_values[-1], max(*earlier_values, equity)
 
     def _record_fetch(self, table: BarTable, adjustment: str) -> None:
         days = [str(day) for day in table.times[[0, -1]].astype("datetime64[D]")]

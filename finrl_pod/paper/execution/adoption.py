@@ -16,10 +16,19 @@ from finrl_pod.paper.domain import order_state
 from finrl_pod.paper.domain.intents import FLATTEN, Intent, IntentState, parse_order_id
 from finrl_pod.paper.domain.order_state import TrackedOrder
 from finrl_pod.paper.domain.port import Broker
-from finrl_pod.paper.domain.records import AccountState, ActionKind, CorporateAction, Fill, Order, Position
+from finrl_pod.paper.domain.records import (
+    AccountActivity,
+    AccountState,
+    ActionKind,
+    CorporateAction,
+    Fill,
+    Order,
+    Position,
+)
 from finrl_pod.paper.domain.schedule import AUCTION_GRACE, Calendar, calendar_of
+from finrl_pod.paper.execution.activities import book_activities
 from finrl_pod.paper.execution.order_manager import FINAL_STATES
-from finrl_pod.paper.execution.reconcile import book_action
+from finrl_pod.paper.execution.reconcile import NOT_BOOKED, book_action
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.ledger import Ledger, LedgerEntry
@@ -64,10 +73,12 @@ def adopt(store: Store, config: PaperConfig, broker: Broker, now: datetime) -> A
             sorted({order.symbol for order, *_ in own_order_rows}), first.date(), last_session
         )
     ledger = Ledger(store)
+    activities = broker.activities(first)
     with store.batch():
         store.bind("account", account.id)
         store.bind("run", config.name)
-        unsupported = _Rebuilding(ledger, config, calendar).replay(own_order_rows, page.fills, actions, first)
+        rebuilding = _Rebuilding(ledger, config, calendar, account.cash)
+        unsupported = rebuilding.replay(own_order_rows, page.fills, [*actions, *activities], first)
         if page.cursor is not None:
             ledger.move_fill_cursor(page.cursor, now)
         _write_rest(ledger, account, positions, calendar.last_closed(now).date, now, last_session)
@@ -104,18 +115,22 @@ def own_orders(orders: Sequence[Order], runs: Sequence[str]) -> list[tuple[Order
 
 
 class _Rebuilding:
-    """Writes intents, orders, fills and corporate actions in the order in which they happened."""
+    """Writes intents, orders, fills, corporate actions and activities in the order in which they happened.
 
-    def __init__(self, ledger: Ledger, config: PaperConfig, calendar: Calendar) -> None:
+    account_cash: cash of the account now.
+    """
+
+    def __init__(self, ledger: Ledger, config: PaperConfig, calendar: Calendar, account_cash: Decimal) -> None:
         self._ledger = ledger
         self._config = config
+        self._account_cash = account_cash
         self._calendar = calendar
         self._orders: dict[str, TrackedOrder] = {}  # by broker id
         self._intents: dict[tuple[str, ...], LedgerEntry] = {}
 
     def replay(
-        self, own: Sequence[tuple[Order, str, str]], fills: Sequence[Fill], actions: Sequence[CorporateAction],
-        first: datetime,
+        self, own: Sequence[tuple[Order, str, str]], fills: Sequence[Fill],
+        actions: Sequence[CorporateAction | AccountActivity], first: datetime,
     ) -> tuple[str, ...]:  # fmt: skip
         """Write all events. Returns the corporate actions on own shares that could not be recorded."""
         groups: dict[tuple[str, ...], list[Order]] = {}
@@ -126,22 +141,30 @@ class _Rebuilding:
         for order, run, bar in own:
             entry = self._intents[run, bar, order.symbol, order.side.value]
             self._orders[order.id] = self._ledger.add_order(entry, order, order.submitted_at, SOURCE)
-        events: list[tuple[datetime, int, Fill | CorporateAction]] = [
-            (fill.time, 1, fill) for fill in fills if fill.order_id in self._orders
+        events: list[tuple[datetime, int, Fill | CorporateAction | list[AccountActivity]]] = [
+            (fill.time, 1, fill) for fill in fills if fill.time > first
         ]
-        events += [
-            (datetime.combine(action.ex_date, time(), NEW_YORK), 0, action)
-            for action in actions
-            if action.ex_date > first.astimezone(NEW_YORK).date()
-        ]
+        activities: dict[str, list[AccountActivity]] = {}
+        for action in actions:
+            if isinstance(action, AccountActivity):
+                activities.setdefault(action.group, []).append(action)
+            elif action.ex_date > first.astimezone(NEW_YORK).date():
+                events.append((datetime.combine(action.ex_date, time(), NEW_YORK), 0, action))
+        events += [(group[0].created, 2, group) for group in activities.values()]
+        self._account_cash -= sum((_cash_of(event) for *_, event in events), ZERO)  # now: before all of them
         unsupported_actions = []
         for at, _, event in sorted(events, key=lambda event_row: event_row[:2]):
+            if isinstance(event, list):
+                book_activities(self._ledger, self._config, event, self._account_cash, at)
+            self._account_cash += _cash_of(event)
+            if isinstance(event, list) or (isinstance(event, Fill) and event.order_id not in self._orders):
+                continue
             if isinstance(event, Fill):
                 tracked_order = self._orders[event.order_id]
                 self._ledger.record(tracked_order, order_state.apply_fill(tracked_order, event), at, SOURCE)
-            elif event.kind is not ActionKind.OTHER:
+            elif event.kind not in NOT_BOOKED:
                 book_action(self._ledger, event, at, pays_dividends=self._config.broker.kind == "simulated")
-            elif self._ledger.positions.get(event.symbol):
+            elif event.kind is ActionKind.OTHER and self._ledger.positions.get(event.symbol):
                 unsupported_actions.append(f"{event.symbol}: {event.detail or 'a corporate action'} of {event.ex_date}")
         for order, *_ in own:
             tracked_order = self._orders[order.id]
@@ -190,6 +213,13 @@ class _Rebuilding:
             )  # fmt: skip
 
 
+def _cash_of(event: Fill | CorporateAction | Sequence[AccountActivity]) -> Decimal:
+    """Change of the account's cash, as far as the broker reported it."""
+    if isinstance(event, Fill):
+        return -event.side.sign * event.quantity * event.price - event.fee
+    return ZERO if isinstance(event, CorporateAction) else sum((activity.cash for activity in event), ZERO)
+
+
 def _write_rest(
     ledger: Ledger, account: AccountState, positions: Sequence[Position], last_close: date, now: datetime,
     last_session: date,
@@ -213,7 +243,7 @@ def _write_rest(
             if own_shares and position is not None and position.price is not None:
                 values = {"symbol": symbol, "session": last_close.isoformat(), "price": str(position.price)}
                 add(connection, schema.closes, now, **values)
-        cash = {"cash": str(account.cash), "own_cash": str(ledger.cash), "foreign_cash": "0"}
+        cash = {"cash": str(account.cash), "own_cash": str(ledger.cash), "foreign_cash": str(ledger.external_cash())}
         add(connection, schema.cash_marks, has_mark, **cash, reason=SOURCE)
         # Losses are measured from here: the highest equity so far is not known.
         add(connection, schema.risk_states, now, state=RiskState.ACTIVE.value, reason=SOURCE)

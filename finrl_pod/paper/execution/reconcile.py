@@ -13,17 +13,31 @@ from datetime import date, datetime, timedelta
 from decimal import ROUND_DOWN, Decimal
 
 from finrl_pod.paper.domain.port import Broker
-from finrl_pod.paper.domain.records import AccountState, ActionKind, CorporateAction, Position
+from finrl_pod.paper.domain.records import (
+    SOLD_BY_OTHERS,
+    AccountActivity,
+    AccountState,
+    ActionKind,
+    CorporateAction,
+    Position,
+)
+from finrl_pod.paper.execution.activities import SHARE_STEP, ZERO, book_activities
 from finrl_pod.paper.execution.order_manager import OrderManager
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.ledger import Ledger, MissingShares
-from finrl_pod.paper.journal.store import add
+from finrl_pod.paper.journal.ledger import Booking, Ledger
+from finrl_pod.paper.journal.store import add, moment, stamp
+from finrl_pod.paper.settings import PaperConfig
 
-ZERO = Decimal(0)
 ATTEMPTS = 3
-SHARE_STEP = Decimal("1e-9")
-LOOKBACK = timedelta(days=10)  # an action may be announced late
+LOOKBACK = timedelta(days=10)  # an action may be announced or booked late
 CASH_TOLERANCE = Decimal("1.00")  # regulatory fees and interest are cents
+# Level and end of the alert on a corporate action that is not recorded at its ex-date.
+NOT_BOOKED = {
+    ActionKind.OTHER: ("critical", "is not supported and not recorded"),
+    **dict.fromkeys(
+        (ActionKind.MERGER, ActionKind.SPIN_OFF), ("warning", "is recorded as soon as the broker books it")
+    ),
+}
 RELATIVE_CASH_TOLERANCE = Decimal("0.0005")  # of the account equity, if that is more
 MISMATCH_ENTRY = "https://github.com/finrl-pod/finrl-pod/blob/main/docs/paper-runbook.md#mismatch"  # of alerts
 
@@ -48,8 +62,9 @@ class CertainShares:
 class Reconciler:
     """Compares the journal with the broker. While `differences` is not empty, nothing is traded."""
 
-    def __init__(self, orders: OrderManager) -> None:
+    def __init__(self, orders: OrderManager, config: PaperConfig) -> None:
         self._orders = orders
+        self._config = config
         self.differences: tuple[Difference, ...] = ()
         self.external_orders: tuple[str, ...] = ()
 
@@ -102,7 +117,7 @@ class Reconciler:
         return self.compare()
 
     def compare(self) -> tuple[Difference, ...]:
-        """Compare positions and cash with the journal, after fills were recorded.
+        """Compare positions and cash with the journal, after fills were recorded; records account activities first.
 
         A fill between two queries would look like a difference, so a disagreement is checked up to three times.
         """
@@ -110,6 +125,7 @@ class Reconciler:
             if attempt:
                 self._orders.idle(self._orders.timing.poll)
                 self._orders.refresh()
+            self._record_activities()
             self.differences = self._compare_once()
             if not self.differences:
                 break
@@ -128,22 +144,40 @@ class Reconciler:
                 self._orders.give_up(entry, order)
         self.compare()
         account = self._orders.broker.account()
-        write_offs = [m for d in self.differences if d.symbol and (m := self._missing_shares(d)) is not None]
-        own_cash = ledger.cash + sum((missing.cash for missing in write_offs), ZERO)
+        write_offs = [b for d in self.differences if d.symbol and (b := self._write_off(d)) is not None]
+        own_cash = ledger.cash + sum((booking.cash for booking in write_offs), ZERO)
         with ledger.store.write() as connection:
             for difference in self.differences:
                 if difference.excess and difference.symbol:
                     values = {"symbol": difference.symbol, "quantity": str(difference.excess)}
                     add(connection, schema.foreign_positions, now, **values, reason="acknowledged")
-            for missing in write_offs:
-                ledger.write_missing_shares(connection, missing, now)
+            for booking in write_offs:
+                ledger.write_booking(connection, booking, now)
             cash = {"cash": str(account.cash), "own_cash": str(own_cash), "foreign_cash": str(ledger.external_cash())}
             add(connection, schema.cash_marks, now, **cash, reason="acknowledged")
-        for missing in write_offs:
-            ledger.apply_missing_shares(missing)
+        for booking in write_offs:
+            ledger.apply_booking(booking)
         count = len(self.differences)
         self.differences = ()
         return f"{count} differences acknowledged"
+
+    def _record_activities(self) -> None:
+        """Record what the broker booked without a trade since the journal was begun, and alert it."""
+        ledger = self._orders.ledger
+        now = self._orders.clock.now()
+        activities = unrecorded_activities(ledger, self._orders.broker)
+        groups: dict[str, list[AccountActivity]] = {}
+        for activity in activities:
+            groups.setdefault(activity.group, []).append(activity)
+        if any(activity.quantity > 0 for activity in activities):
+            prices = {p.symbol: p.price for p in self._orders.broker.positions() if p.price is not None}
+            new_symbols = set(prices) - set(ledger.closes.prices)
+            ledger.closes.record(now.date().isoformat(), {symbol: prices[symbol] for symbol in new_symbols}, now)
+        for group in groups.values():
+            account_cash = expected_cash(ledger) or ZERO
+            for booking in book_activities(ledger, self._config, group, account_cash, now):
+                is_exchange = booking.kind in (ActionKind.MERGER, ActionKind.SPIN_OFF)
+                self._orders.alert("warning" if is_exchange else "info", "activity", booking.text())
 
     def record_cash_mark(self) -> None:
         """Write the account cash to the journal, after a comparison without differences."""
@@ -152,14 +186,23 @@ class Reconciler:
         cash = {"cash": str(account.cash), "own_cash": str(ledger.cash), "foreign_cash": str(ledger.external_cash())}
         ledger.store.add(schema.cash_marks, self._orders.clock.now(), **cash, reason="agreed")
 
-    def _missing_shares(self, difference: Difference) -> MissingShares | None:
-        """Return the own shares of a symbol that the account lacks once its difference is external, or None."""
+    def _write_off(self, difference: Difference) -> Booking | None:
+        """Return the write-off of the own shares that the account lacks once the difference is external, or None.
+
+        The same number of external shares is added, so that own plus external shares stay as they are at the broker.
+        """
         ledger = self._orders.ledger
+        now = self._orders.clock.now()
         symbol = difference.symbol
         own = ledger.positions.get(symbol, ZERO)
         external = ledger.external_positions().get(symbol, ZERO) + difference.excess
         quantity = min(own, -external)
-        return MissingShares(symbol, quantity, ledger.external_proceeds(symbol, quantity)) if quantity > 0 else None
+        if quantity <= 0:
+            return None
+        return Booking(
+            f"{SOLD_BY_OTHERS} {symbol} {stamp(now)}", SOLD_BY_OTHERS, symbol, now.date(), -quantity, quantity,
+            ledger.external_proceeds(symbol, quantity), detail="acknowledged",
+        )  # fmt: skip
 
     def _compare_once(self) -> tuple[Difference, ...]:
         broker = self._orders.broker
@@ -199,6 +242,16 @@ class Reconciler:
         return [Difference("", excess, message)]
 
 
+def unrecorded_activities(ledger: Ledger, broker: Broker) -> list[AccountActivity]:
+    """Return the activities since the first comparison that the journal does not have, oldest first."""
+    marks = ledger.store.rows(schema.cash_marks)
+    if not marks:
+        return []
+    known_ids = {row.action_id for row in ledger.store.rows(schema.corporate_actions)}
+    start = max(moment(marks[0].at), moment(marks[-1].at) - LOOKBACK)
+    return [activity for activity in broker.activities(start) if activity.id not in known_ids]
+
+
 def expected_cash(ledger: Ledger) -> Decimal | None:
     """Return the cash of the account at the last agreement plus all flows since; None before the first comparison."""
     mark = ledger.store.last(schema.cash_marks)
@@ -223,27 +276,23 @@ def record_corporate_actions(
         if action.id in known_ids or action.ex_date <= start:
             continue
         own_shares = ledger.positions.get(action.symbol, ZERO)
-        if action.kind is ActionKind.OTHER:
-            if own_shares:
-                message = f"{action.symbol}: {action.detail or 'a corporate action'} is not supported and not recorded"
-                alert("critical", "corporate_action", message)
+        if action.kind in NOT_BOOKED:
+            level, outcome = NOT_BOOKED[action.kind]
+            message = f"{action.symbol}: {action.detail or 'a corporate action'} of {action.ex_date} {outcome}"
+            if own_shares and ledger.store.last(schema.alerts, schema.alerts.c.message == message) is None:
+                alert(level, "corporate_action", message)
             continue
-        own_change, cash, unpaid = book_action(ledger, action, now, pays_dividends=pays_dividends)
+        booking = book_action(ledger, action, now, pays_dividends=pays_dividends)
         if own_shares:
-            effect = f"{own_change:+} shares" if own_change else f"{cash} in cash"
-            if unpaid:
-                effect = f"{unpaid} in cash, which the account does not pay"
+            effect = f"{booking.own_change:+} shares" if booking.own_change else f"{booking.cash} in cash"
+            if booking.unpaid:
+                effect = f"{booking.unpaid} in cash, which the account does not pay"
             alert("info", "corporate_action", f"{action.symbol}: {action.kind.value} of {action.ex_date}, {effect}")
     return actions
 
 
-def book_action(
-    ledger: Ledger, action: CorporateAction, now: datetime, *, pays_dividends: bool
-) -> tuple[Decimal, Decimal, Decimal]:
-    """Record a split or dividend on the shares that are held now.
-
-    Returns the change of own shares, the dividend that is paid, and the one that is not.
-    """
+def book_action(ledger: Ledger, action: CorporateAction, now: datetime, *, pays_dividends: bool) -> Booking:
+    """Record a split or dividend on the shares that are held now."""
     own_shares = ledger.positions.get(action.symbol, ZERO)
     external_shares = ledger.external_positions().get(action.symbol, ZERO)
     own_change = external_change = cash = unpaid = ZERO
@@ -253,5 +302,9 @@ def book_action(
     else:
         own_change = (own_shares * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - own_shares
         external_change = (external_shares * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - external_shares
-    ledger.record_corporate_action(action, own_change, external_change, cash, now, unpaid)
-    return own_change, cash, unpaid
+    booking = Booking(
+        action.id, action.kind, action.symbol, action.ex_date, own_change, external_change, cash, unpaid=unpaid,
+        detail=action.detail,
+    )  # fmt: skip
+    ledger.book(booking, now, ledger.closes.adjusted_for(action))
+    return booking

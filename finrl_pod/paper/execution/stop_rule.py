@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
@@ -12,6 +13,7 @@ from finrl_pod.evaluate.active_management import HORIZON, ActiveBand, active_gro
 from finrl_pod.evaluate.backtest import lookback_of, window_at
 from finrl_pod.market.protocols import MandatedStrategy
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.capital_flows import NOW, CapitalFlows, capital_flows
 from finrl_pod.paper.journal.decision_state import ActiveReturn, BaseAccount, DecisionState
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.types import Floats, Panel, Positions, Window
@@ -29,11 +31,10 @@ def measure(
     base: base account after this decision. equity: own equity at the decision bar. marks: table of own equity by
     session, `strategy_equity` for one of several strategies.
     """
-    values = [*_marks(store, run, base.started, marks), (base.time[:10], equity, base.growth)]
-    if len(values) < 2 or min(own_equity for _, own_equity, _ in values) <= 0:
+    values = [*_marks(store, run, base.started, marks), _Mark(NOW, base.time[:10], equity, base.growth)]
+    if len(values) < 2 or min(mark.equity for mark in values) <= 0:
         return None
-    own_values = _with_dividends(store, run, [(bar, float(own_equity)) for bar, own_equity, _ in values])
-    bars, value = active_growth(own_values, [growth for *_, growth in values])
+    bars, value = active_growth(_own_values(store, run, values, marks), [mark.growth for mark in values])
     if band is None:
         return ActiveReturn(bars, value, None, None, left=False)
     lower = band.edge(bars)
@@ -51,30 +52,47 @@ def warning(current: ActiveReturn | None, previous: ActiveReturn | None) -> str 
     )
 
 
-def _with_dividends(store: Store, run: str, marks: Sequence[tuple[str, float]]) -> list[float]:
-    """Own equity by bar with the unpaid dividends of a run, each reinvested at the first bar from its ex-date on."""
+@dataclass(frozen=True)
+class _Mark:
+    """Own equity and the growth of the base at the decision on a bar. at: time of the equity in the journal."""
+
+    at: str
+    bar: str
+    equity: Decimal
+    growth: float
+
+
+def _own_values(store: Store, run: str, marks: Sequence[_Mark], table: Table) -> list[float]:
+    """Own equity by mark, without deposits and withdrawals, with unpaid dividends reinvested from their ex-date on.
+
+    A dividend that is paid later counts as a deposit then.
+    """
     query = (
-        select(schema.corporate_actions.c.ex_date, schema.action_parts.c.unpaid)
+        select(schema.corporate_actions.c.at, schema.corporate_actions.c.ex_date, schema.action_parts.c.unpaid)
         .join_from(schema.action_parts, schema.corporate_actions)
         .where(schema.action_parts.c.run == run)
     )
-    dividends = [(row.ex_date, float(row.unpaid)) for row in store.query(query)]
+    dividends = [(row, Decimal(row.unpaid)) for row in store.query(query)]
+    flows = capital_flows(store, 0.0, run if "run" in table.c else "")
+    payments = [(row.at, -amount) for row, amount in dividends if amount < 0]
+    all_flows = CapitalFlows(flows.start, [*flows.flows, *payments])
     factor = 1.0
     values = []
-    previous_bar = marks[0][0]
-    for bar, own_equity in marks:
-        factor *= 1 + sum(amount for ex_date, amount in dividends if previous_bar < ex_date <= bar) / own_equity
-        values.append(factor * own_equity)
-        previous_bar = bar
+    previous_bar = marks[0].bar
+    for mark, value in zip(marks, all_flows.adjust([(mark.at, mark.equity) for mark in marks])[1:], strict=True):
+        amounts = (amount for row, amount in dividends if amount > 0 and previous_bar < row.ex_date <= mark.bar)
+        factor *= 1 + float(sum(amounts, Decimal(0)) / mark.equity)
+        values.append(factor * float(value))
+        previous_bar = mark.bar
     return values
 
 
-def _marks(store: Store, run: str, started: str, marks: Table) -> list[tuple[str, Decimal, float]]:
-    """Bar, own equity and the base growth at the decisions of the last year since the base account started."""
+def _marks(store: Store, run: str, started: str, marks: Table) -> list[_Mark]:
+    """Marks of the decisions of the last year since the base account started."""
     decisions = schema.decisions.c
     own_marks = [marks.c.run == run] if "run" in marks.c else []
     query = (
-        select(decisions.bar, decisions.state, marks.c.equity)
+        select(marks.c.at, decisions.bar, decisions.state, marks.c.equity)
         .join(marks, marks.c.session == decisions.bar)
         .where(decisions.run == run, decisions.state.is_not(None), *own_marks)
         .order_by(decisions.id.desc())
@@ -82,7 +100,7 @@ def _marks(store: Store, run: str, started: str, marks: Table) -> list[tuple[str
     )
     rows = [(row, DecisionState.decode(row.state).base) for row in reversed(store.query(query))]
     return [
-        (row.bar, Decimal(row.equity), base.growth)
+        _Mark(row.at, row.bar, Decimal(row.equity), base.growth)
         for row, base in rows
         if base is not None and base.started == started
     ]

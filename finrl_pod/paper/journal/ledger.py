@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +18,6 @@ from finrl_pod.paper.domain.intents import Intent, IntentState
 from finrl_pod.paper.domain.order_state import Change, OrderState, TrackedOrder
 from finrl_pod.paper.domain.records import (
     SOLD_BY_OTHERS,
-    CorporateAction,
     Fill,
     Order,
     OrderRequest,
@@ -28,7 +27,7 @@ from finrl_pod.paper.domain.records import (
     TimeInForce,
 )
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.closes import Closes
+from finrl_pod.paper.journal.closes import Close, Closes
 from finrl_pod.paper.journal.store import Store, add, moment, stamp
 
 ZERO = Decimal(0)
@@ -36,12 +35,33 @@ PART_STEP = Decimal("1e-9")  # of shares and cash that are split over strategies
 
 
 @dataclass(frozen=True)
-class MissingShares:
-    """Own shares that are no longer in the account, and the proceeds of their sales by other clients, in currency."""
+class Booking:
+    """A change of shares and cash that is no fill, in own and external parts.
 
+    action_id: unique. day: ex-date, or date of the change. unpaid: dividend of the own shares that the account is not
+    credited with; negative once it is. weights: parts of the strategies by run, None for their shares of the symbol.
+    """
+
+    action_id: str
+    kind: str
     symbol: str
-    quantity: Decimal
-    cash: Decimal
+    day: date
+    own_change: Decimal = ZERO
+    external_change: Decimal = ZERO
+    cash: Decimal = ZERO
+    external_cash: Decimal = ZERO
+    unpaid: Decimal = ZERO
+    detail: str = ""
+    weights: Mapping[str, Decimal] | None = None
+
+    def text(self) -> str:
+        """Return what changes in one sentence."""
+        amounts = {
+            "own shares": self.own_change, "external shares": self.external_change, "of own cash": self.cash,
+            "of external cash": self.external_cash,
+        }  # fmt: skip
+        changes = ", ".join(f"{amount:+,f} {name}" for name, amount in amounts.items() if amount)
+        return f"the broker booked a {self.kind.replace('_', ' ')} {self.symbol}".rstrip() + f": {changes or 'nothing'}"
 
 
 @dataclass
@@ -164,69 +184,54 @@ class Ledger:
                 quantity=str(fill.side.sign * fill.quantity), price=str(fill.price), time=stamp(fill.time),
             )  # fmt: skip
 
-    def record_corporate_action(
-        self, action: CorporateAction, own_change: Decimal, external_change: Decimal, cash: Decimal, now: datetime,
-        unpaid: Decimal = ZERO,
-    ) -> None:  # fmt: skip
-        """Write a corporate action with its effect on own and external shares, own cash and the last close.
-
-        unpaid: dividend of the own shares that the account is not credited with.
-        """
-        closes = self.closes.adjusted_for(action)
-        changes = self._split_by_strategy(action.symbol, own_change, cash)
+    def book(self, booking: Booking, now: datetime, closes: Mapping[str, Close] | None = None) -> None:
+        """Write a booking with the closes that change with it."""
+        new_closes = closes or {}
         with self.store.write() as connection:
-            row = add(
-                connection, schema.corporate_actions, now, action_id=action.id, kind=action.kind.value,
-                symbol=action.symbol, ex_date=action.ex_date.isoformat(), own_change=str(own_change),
-                foreign_change=str(external_change), cash=str(cash), detail=action.detail,
-            )  # fmt: skip
-            _add_parts(connection, row, changes, now, self._split_by_strategy(action.symbol, ZERO, unpaid))
-            self.closes.write(connection, closes, now)
-        self.closes.apply(closes)
-        self._apply_change(action.symbol, own_change, cash, changes)
+            self.write_booking(connection, booking, now)
+            self.closes.write(connection, new_closes, now)
+        self.closes.apply(new_closes)
+        self.apply_booking(booking)
 
-    def write_missing_shares(self, connection: Connection, missing: MissingShares, now: datetime) -> None:
-        """Write off own shares inside the transaction of the caller; the caller passes them to `apply_missing_shares`.
-
-        The same number of external shares is added, so that own plus external shares stay as they are at the broker.
-        """
+    def write_booking(self, connection: Connection, booking: Booking, now: datetime) -> None:
+        """Write a booking inside the transaction of the caller; the caller passes it to `apply_booking`."""
         row = add(
-            connection, schema.corporate_actions, now, action_id=f"{SOLD_BY_OTHERS} {missing.symbol} {stamp(now)}",
-            kind=SOLD_BY_OTHERS, symbol=missing.symbol, ex_date=now.date().isoformat(),
-            own_change=str(-missing.quantity), foreign_change=str(missing.quantity), cash=str(missing.cash),
-            detail="acknowledged",
+            connection, schema.corporate_actions, now, action_id=booking.action_id, kind=booking.kind,
+            symbol=booking.symbol, ex_date=booking.day.isoformat(), own_change=str(booking.own_change),
+            foreign_change=str(booking.external_change), cash=str(booking.cash),
+            foreign_cash=str(booking.external_cash), detail=booking.detail,
         )  # fmt: skip
-        changes = self._split_by_strategy(missing.symbol, -missing.quantity, missing.cash)
-        _add_parts(connection, row, changes, now, unpaid={})
+        for run, (change, cash, unpaid) in self._split_by_strategy(booking).items():
+            values = {"own_change": str(change), "cash": str(cash), "unpaid": str(unpaid)}
+            add(connection, schema.action_parts, now, action_id=row, run=run, **values)
 
-    def apply_missing_shares(self, missing: MissingShares) -> None:
+    def apply_booking(self, booking: Booking) -> None:
         """Update positions and cash in memory, after the transaction committed."""
-        changes = self._split_by_strategy(missing.symbol, -missing.quantity, missing.cash)
-        self._apply_change(missing.symbol, -missing.quantity, missing.cash, changes)
+        parts = self._split_by_strategy(booking)
+        self.positions[booking.symbol] += booking.own_change
+        self.cash += booking.cash
+        for run, (change, cash, _) in parts.items():
+            self.books[run].positions[booking.symbol] += change
+            self.books[run].cash += cash
 
-    def _split_by_strategy(self, symbol: str, change: Decimal, cash: Decimal) -> dict[str, tuple[Decimal, Decimal]]:
-        """Split a change of shares and cash over the strategies in proportion to their shares, exactly."""
-        shares_by_run = {run: book.positions[symbol] for run, book in self.books.items() if book.positions.get(symbol)}
-        changes: dict[str, tuple[Decimal, Decimal]] = {}
-        total = sum(shares_by_run.values(), ZERO)
-        for run, shares in sorted(shares_by_run.items()):
-            fraction = shares / total if total else ZERO
-            changes[run] = ((change * fraction).quantize(PART_STEP), (cash * fraction).quantize(PART_STEP))
-        if changes:
-            largest = max(shares_by_run, key=lambda run: abs(shares_by_run[run]))
-            share_sum, cash_sum = (sum(column, ZERO) for column in zip(*changes.values(), strict=True))
-            shares_of_largest, cash_of_largest = changes[largest]
-            changes[largest] = (shares_of_largest + change - share_sum, cash_of_largest + cash - cash_sum)
-        return changes
+    def shares_by_run(self, symbol: str) -> dict[str, Decimal]:
+        """Return the own shares of a symbol by strategy."""
+        return {run: book.positions[symbol] for run, book in self.books.items() if book.positions.get(symbol)}
 
-    def _apply_change(
-        self, symbol: str, change: Decimal, cash: Decimal, changes: dict[str, tuple[Decimal, Decimal]]
-    ) -> None:
-        self.positions[symbol] += change
-        self.cash += cash
-        for run, (own_change, own_cash) in changes.items():
-            self.books[run].positions[symbol] += own_change
-            self.books[run].cash += own_cash
+    def _split_by_strategy(self, booking: Booking) -> dict[str, list[Decimal]]:
+        """Split own shares, cash and unpaid dividends over the strategies in proportion to their weights, exactly."""
+        weights = self.shares_by_run(booking.symbol) if booking.weights is None else booking.weights
+        amounts = (booking.own_change, booking.cash, booking.unpaid)
+        total = sum(weights.values(), ZERO)
+        parts = {
+            run: [(amount * (weight / total if total else ZERO)).quantize(PART_STEP) for amount in amounts]
+            for run, weight in sorted(weights.items())
+        }
+        if parts:
+            largest = max(weights, key=lambda run: abs(weights[run]))
+            for i, amount in enumerate(amounts):
+                parts[largest][i] += amount - sum((part[i] for part in parts.values()), ZERO)
+        return parts
 
     # ------------------------------------------------------------------ reading
 
@@ -292,9 +297,18 @@ class Ledger:
         return {symbol: quantity for symbol, quantity in positions.items() if quantity}
 
     def external_cash(self) -> Decimal:
-        """Return the sum of cash flows of external fills."""
-        rows = self.store.rows(schema.foreign_fills)
-        return -sum((Decimal(row.quantity) * Decimal(row.price) for row in rows), ZERO)
+        """Return the sum of cash flows of external fills, dividends and transfers."""
+        fills = self.store.rows(schema.foreign_fills)
+        bookings = sum((Decimal(row.foreign_cash) for row in self.store.rows(schema.corporate_actions)), ZERO)
+        return bookings - sum((Decimal(row.quantity) * Decimal(row.price) for row in fills), ZERO)
+
+    def unpaid_dividends(self) -> dict[str, dict[str, Decimal]]:
+        """Return the dividends that the account was not credited with, by symbol and strategy."""
+        columns = (schema.corporate_actions.c.symbol, schema.action_parts.c.run, schema.action_parts.c.unpaid)
+        sums: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
+        for row in self.store.query(select(*columns).join_from(schema.action_parts, schema.corporate_actions)):
+            sums[row.symbol][row.run] += Decimal(row.unpaid)
+        return {symbol: parts for symbol, parts in sorted(sums.items()) if any(parts.values())}
 
     def read_new_rows(self) -> None:
         """Add shares, cash and closes of the rows written since the last call. For a ledger that itself writes none."""
@@ -372,16 +386,6 @@ class Ledger:
 def market_value(positions: Mapping[str, Decimal], prices: Mapping[str, Decimal]) -> Decimal:
     """Return the value of shares at prices, both by symbol, in currency. A symbol without a price counts as 0."""
     return sum((shares * prices.get(symbol, ZERO) for symbol, shares in positions.items() if shares), ZERO)
-
-
-def _add_parts(
-    connection: Connection, action: int, changes: dict[str, tuple[Decimal, Decimal]], now: datetime,
-    unpaid: Mapping[str, tuple[Decimal, Decimal]],
-) -> None:  # fmt: skip
-    for run, (change, cash) in changes.items():
-        values = {"action_id": action, "run": run, "own_change": str(change), "cash": str(cash)}
-        values["unpaid"] = str(unpaid[run][1] if run in unpaid else ZERO)
-        add(connection, schema.action_parts, now, **values)
 
 
 def _find_on_disk(connection: Connection, client_order_id: str, broker_id: str) -> TrackedOrder | None:

@@ -76,13 +76,14 @@ fills = _table(
 foreign_fills = _table("foreign_fills", "at", _unique("execution_id"), "broker_order_id symbol quantity price time")
 # signed shares added to what was recorded before
 foreign_positions = _table("foreign_positions", "at symbol quantity reason")
+# also transfers of cash and write-offs: every change of shares and cash that is no fill
 corporate_actions = _table(
     "corporate_actions",
     "at",
     _unique("action_id"),
-    "kind symbol ex_date own_change foreign_change cash detail",
+    "kind symbol ex_date own_change foreign_change cash foreign_cash detail",
 )
-# share of each strategy in a corporate action; unpaid: dividends that the account was not credited with
+# share of each strategy; unpaid: dividends that the account was not credited with, negative once it is
 action_parts = _table(
     "action_parts", "at", _foreign_key("action_id", "corporate_actions"), "run own_change cash unpaid"
 )

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod.paper.domain.intents import FLATTEN
-from finrl_pod.paper.domain.records import Side
+from finrl_pod.paper.domain.records import ActionKind, Side
 from finrl_pod.paper.execution.sizing import TargetStatus, account_distance, current_targets
 from finrl_pod.paper.journal import commands, schema
 from finrl_pod.paper.journal.commands import RiskState
@@ -110,7 +110,11 @@ class AlertStatus:
 
 @dataclass(frozen=True)
 class PaperStatus:
-    """Status of an account, as the journal knows it. Amounts in currency; targets by run, strategies by name."""
+    """Status of an account, as the journal knows it. Amounts in currency; targets by run, strategies by name.
+
+    unpaid_dividends: by symbol; no part of cash and equity. transfers: deposits less withdrawals, own_transfers: their
+    part that changed the cash of the run.
+    """
 
     name: str
     journal: str
@@ -129,6 +133,9 @@ class PaperStatus:
     targets: Mapping[str, TargetStatus]
     strategies: Mapping[str, StrategyStatus]
     counts: Mapping[str, int]
+    unpaid_dividends: Mapping[str, Decimal]
+    transfers: Decimal
+    own_transfers: Decimal
     slippage: Slippage
     waiting_commands: tuple[str, ...]
     alerts: tuple[AlertStatus, ...]
@@ -160,6 +167,7 @@ def status(store: Store, config: PaperConfig) -> PaperStatus:
     mark = store.last(schema.equity)
     decision = store.last(schema.decisions)
     capital = Decimal(str(config.capital))
+    transfers = store.rows(schema.corporate_actions, schema.corporate_actions.c.kind == ActionKind.TRANSFER)
     return PaperStatus(
         name=config.name,
         journal=str(store.path),
@@ -180,6 +188,9 @@ def status(store: Store, config: PaperConfig) -> PaperStatus:
         targets=current_targets(ledger, config),
         strategies=_strategies(ledger, config),
         counts={t.name: store.count(t) for t in (schema.decisions, schema.intents, schema.orders, schema.fills)},
+        unpaid_dividends={s: sum(parts.values(), Decimal(0)) for s, parts in ledger.unpaid_dividends().items()},
+        transfers=sum((Decimal(row.cash) + Decimal(row.foreign_cash) for row in transfers), Decimal(0)),
+        own_transfers=sum((Decimal(row.cash) for row in transfers), Decimal(0)),
         slippage=slippage(store, config.broker.cost_bps),
         waiting_commands=tuple(command.name.value for command in commands.pending_commands(store)),
         alerts=tuple(

@@ -9,9 +9,10 @@ from datetime import datetime
 from decimal import Decimal
 
 from finrl_pod.paper.domain.order_state import OrderState
-from finrl_pod.paper.domain.records import Session, Side
+from finrl_pod.paper.domain.records import ActionKind, Session, Side
 from finrl_pod.paper.execution.sizing import account_distance
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.capital_flows import NOW, capital_flows
 from finrl_pod.paper.journal.ledger import Ledger, market_value
 from finrl_pod.paper.journal.store import stamp
 from finrl_pod.paper.settings import PaperConfig, allocations
@@ -24,7 +25,7 @@ ZERO = Decimal(0)
 class DaySummary:
     """One session of an account. Amounts in currency.
 
-    day_return: return of equity since the previous mark. drawdown: loss since the highest mark. profits: profit of
+    day_return: return since the previous mark, without flows. drawdown: loss since the highest mark. profits: profit of
     positions and trades by symbol since the previous close. strategies: equity of each of several by name.
     orders: number sent in the session by last known
     state. distance: value that open targets miss as a share of equity. differences: between
@@ -83,9 +84,11 @@ def summarise_day(
         profits[symbol] = shares * price - value_before + flows.get(symbol, ZERO)
     capital = Decimal(str(config.capital))
     equity = capital + ledger.cash + market_value(ledger.positions, prices_now)
-    marks = [Decimal(row.equity) for row in store.rows(schema.equity, schema.equity.c.at <= stamp(session.close))]
-    peak = max([*marks, capital, equity])
-    last = marks[-1] if marks else capital
+    rows = store.rows(schema.equity, schema.equity.c.at <= stamp(session.close))
+    recorded_marks = [(row.at, Decimal(row.equity)) for row in rows]
+    *marks, _ = capital_flows(store, config.capital).adjust([*recorded_marks, (NOW, equity)])
+    peak = max([*marks, equity])
+    last = marks[-1]
     strategies = {
         strategy.name: Decimal(str(allocation.capital)) + book.cash + market_value(book.positions, prices_now)
         for strategy, allocation in zip(config.strategies, allocations(config), strict=False)
@@ -116,7 +119,8 @@ def _flows(ledger: Ledger, start: str) -> tuple[dict[str, Decimal], dict[str, De
         signed_quantity = Side(row.side).sign * Decimal(row.quantity)
         cash[row.symbol] -= signed_quantity * Decimal(row.price) + Decimal(row.fee)
         shares_bought[row.symbol] += signed_quantity
-    for row in ledger.store.rows(schema.corporate_actions, schema.corporate_actions.c.at > start):
+    actions = schema.corporate_actions.c
+    for row in ledger.store.rows(schema.corporate_actions, actions.at > start, actions.kind != ActionKind.TRANSFER):
         cash[row.symbol] += Decimal(row.cash)
     return cash, shares_bought, len(rows)
 

@@ -17,6 +17,7 @@ from finrl_pod.paper.execution.reconcile import (
     CASH_TOLERANCE,
     RELATIVE_CASH_TOLERANCE,
     expected_cash,
+    unrecorded_activities,
 )
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import Ledger
@@ -74,11 +75,15 @@ def _account_differences(ledger: Ledger, broker: Broker) -> Iterator[BookDiffere
     cash = expected_cash(ledger)
     if cash is None:  # never compared with the account: a first start takes it as it is
         cash = account.cash
+    changes: dict[str, Decimal] = defaultdict(Decimal)
+    for activity in unrecorded_activities(ledger, broker):  # the daemon records them with its next comparison
+        cash += activity.cash
+        changes[activity.symbol] += activity.quantity
     equity = cash
-    for symbol in sorted({*positions, *external_positions, *ledger.positions}):
+    for symbol in sorted({*positions, *external_positions, *ledger.positions, *changes}):
         position = positions.get(symbol)
         shares_at_broker = position.quantity if position else ZERO
-        shares = ledger.positions.get(symbol, ZERO) + external_positions.get(symbol, ZERO)
+        shares = ledger.positions.get(symbol, ZERO) + external_positions.get(symbol, ZERO) + changes[symbol]
         price = (position.price if position else None) or ledger.closes.prices.get(symbol, ZERO)
         equity += shares * price
         if shares != shares_at_broker:

@@ -420,7 +420,7 @@ def build_daemon(
         broker, ledger, risk, time, config.timing, alert, [config.name, *(part.name for part in allocations(config))],
         lambda seconds: idle[0](seconds), stream.report_polled_change,
     )  # fmt: skip
-    reconciler = Reconciler(orders)
+    reconciler = Reconciler(orders, config)
     calendar = calendar_of(config)
     control = CommandHandler(orders, risk, reconciler, config, calendar)
     components = TradingComponents(

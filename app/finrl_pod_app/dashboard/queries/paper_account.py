@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from finrl_pod.paper.domain.records import SOLD_BY_OTHERS, SUMMARY
+from finrl_pod.paper.domain.records import SOLD_BY_OTHERS, SUMMARY, ActionKind
 from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
 from finrl_pod_app.dashboard.theme import money, signed_money
 
@@ -129,7 +129,7 @@ def _booked_events(journal: Journal) -> list[Any]:
             "cash": 0.0,
         }
     )
-    actions = journal.actions
+    actions = journal.actions[journal.actions.kind != ActionKind.TRANSFER]
     is_sale_by_others = actions.kind == SOLD_BY_OTHERS
     action_events = pd.DataFrame(
         {

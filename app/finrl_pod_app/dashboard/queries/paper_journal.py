@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import pandas as pd
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.paper.journal.capital_flows import flows_of
 from finrl_pod.paper.journal.reader import file_signature, read_journal
 from finrl_pod.paper.settings import PaperConfig, allocations, unpack
 
@@ -24,6 +26,10 @@ WHERE id IN (SELECT max(id) FROM decisions WHERE weights IS NOT NULL GROUP BY ru
 _LAST_EQUITIES = """
 SELECT run, equity FROM strategy_equity WHERE id IN (SELECT max(id) FROM strategy_equity GROUP BY run)
 """
+_FLOWS = (
+    "SELECT at, cash FROM corporate_actions WHERE kind = 'transfer' ORDER BY id",
+    "SELECT at, content FROM settings ORDER BY id",
+)
 _TABLES = {
     "actions": "SELECT at, kind, symbol, ex_date, own_change, cash FROM corporate_actions ORDER BY id",
     "risk": "SELECT at, state, reason FROM risk_states ORDER BY id",
@@ -77,6 +83,8 @@ _TIME_COLUMNS = {"at", "time", "answered", "deadline"}
 class Journal:
     """The contents of a journal. Money in dollars and shares are float64, times are UTC, sessions are ISO dates.
 
+    capital: at the start. It and equity are scaled by later deposits, withdrawals and changes of the capital, so that
+    returns are time-weighted; without recorded settings, the first equity, taken before any trade.
     config: last settings of the daemon, None if not recorded. closes: last known price by symbol. priced: session of
     the newest close, empty without one. targets: weights that the last decision of each strategy aims at, summed as
     shares of the account equity. external: shares that the strategies do not own. price_reads: the last read of market
@@ -100,6 +108,7 @@ class Journal:
     price_reads: pd.DataFrame
     benchmark: pd.DataFrame
     strategies: pd.DataFrame
+    capital: float
     closes: dict[str, float]
     priced: str
     targets: dict[str, float]
@@ -109,19 +118,13 @@ class Journal:
         """The configured name, else the name of the journal folder."""
         return self.config.name if self.config else self.path.parent.name
 
-    @property
-    def capital(self) -> float:
-        """Allocated capital; if not recorded, the first equity, taken before any trade."""
-        if self.config:
-            return self.config.capital
-        return float(self.equity.equity.iloc[0]) if len(self.equity) else 0.0
-
     @cached_property
     def cash(self) -> float:
         """Cash of the strategy: capital less purchases and fees, plus sales and dividends."""
         bought_quantity = self.fills.quantity.where(self.fills.side == "buy", -self.fills.quantity)
         purchases = float((bought_quantity * self.fills.price + self.fills.fee).sum())
-        return self.capital - purchases + float(self.actions.cash.sum())
+        capital = self.config.capital if self.config else self.capital
+        return capital - purchases + float(self.actions.cash.sum())
 
     @property
     def state(self) -> tuple[str, str]:
@@ -156,9 +159,18 @@ def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:
     ).fetchall()
     config = _config(_scalar(connection, "SELECT content FROM settings ORDER BY id DESC LIMIT 1"))
     account = _scalar(connection, "SELECT value FROM facts WHERE name = 'account'")
+    equity = frames["equity"]
+    capital = config.capital if config else float(equity.equity.iloc[0]) if len(equity) else 0.0
+    if len(equity):
+        transfers, settings = (connection.execute(query).fetchall() for query in _FLOWS)
+        flows = flows_of(transfers, settings, capital, "")
+        marks = connection.execute("SELECT at, equity FROM equity ORDER BY id").fetchall()
+        capital, *values = map(float, flows.adjust([(at, Decimal(value)) for at, value in marks]))
+        equity["equity"] = values
     return Journal(
         path=path,
         account=account or "",
+        capital=capital,
         config=config,
         closes={symbol: float(price) for symbol, price, _ in closes},
         priced=max((session for *_, session in closes), default=""),

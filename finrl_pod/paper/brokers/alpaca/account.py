@@ -19,13 +19,14 @@ from finrl_pod.paper.brokers.alpaca.transport import ErrorResponse, RateLimitRea
 from finrl_pod.paper.domain import records
 
 _ORDERS_PER_PAGE = 500
-_FILLS_PER_PAGE = 100
+_ACTIVITIES_PER_PAGE = 100
 _MAX_SINGLE_ASSET_REQUESTS = 10  # for more symbols, all assets are read in one request
 _MICROSECOND = timedelta(microseconds=1)
 _ACTION_DATE_MARGIN = timedelta(days=10)  # the data API filters some actions by processing date, not ex-date
 MAX_REASON = 300  # characters of an error in a message
 
 Result = TypeVar("Result")
+Activity = TypeVar("Activity", records.Fill, records.AccountActivity)
 
 
 class AlpacaAccount:
@@ -88,16 +89,14 @@ class AlpacaAccount:
         return tuple(order for order in sorted_orders if after is None or order.submitted_at > after)
 
     def fills_since(self, cursor: str | None) -> records.FillPage:
-        fills = []
-        query: dict[str, Any] = {"direction": "asc", "page_size": _FILLS_PER_PAGE}
-        while True:
-            if cursor is not None:
-                query["page_token"] = cursor
-            page = self._read(_list_of(responses.fill), "/account/activities/FILL", query)
-            fills += page
-            cursor = page[-1].id if page else cursor
-            if len(page) < _FILLS_PER_PAGE:
-                return records.FillPage(tuple(fills), cursor)
+        query = {} if cursor is None else {"page_token": cursor}
+        fills = self._read_activities(responses.fill, "/account/activities/FILL", query)
+        return records.FillPage(tuple(fills), fills[-1].id if fills else cursor)
+
+    def activities(self, after: datetime) -> tuple[records.AccountActivity, ...]:
+        query = {"category": "non_trade_activity", "after": _timestamp(after)}
+        activities = self._read_activities(responses.activity, "/account/activities", query)
+        return tuple(activity for activity in activities if activity.kind is not records.ActionKind.OTHER)
 
     def updates(self) -> tuple[records.OrderUpdate, ...]:
         return self._stream.updates()
@@ -154,6 +153,17 @@ class AlpacaAccount:
             return self._read(responses.order, path, query)
         except _NotFound:
             return None
+
+    def _read_activities(self, parse: Callable[[Any], Activity], path: str, query: dict[str, str]) -> list[Activity]:
+        """Activities of all pages, oldest first."""
+        activities: list[Activity] = []
+        while True:
+            parameters = {"direction": "asc", "page_size": _ACTIVITIES_PER_PAGE, **query}
+            page = self._read(_list_of(parse), path, parameters)
+            activities += page
+            if len(page) < _ACTIVITIES_PER_PAGE:
+                return activities
+            query = {**query, "page_token": page[-1].id}
 
     def _read(self, parse: Callable[[Any], Result], path: str, query: dict[str, Any] | None = None) -> Result:
         route = f"GET {path}"

@@ -29,6 +29,16 @@ _ACTION_KINDS = {
     "unit_splits": records.ActionKind.SPLIT,
     "cash_dividends": records.ActionKind.CASH_DIVIDEND,
     "stock_dividends": records.ActionKind.STOCK_DIVIDEND,
+    "spin_offs": records.ActionKind.SPIN_OFF,
+    **dict.fromkeys(
+        ("cash_mergers", "stock_mergers", "stock_and_cash_mergers", "name_changes"), records.ActionKind.MERGER
+    ),
+}
+_ACTIVITY_KINDS = {  # by type; DIV and all types that start with it are dividends
+    **dict.fromkeys(("CSD", "CSW", "JNLC", "ACATC"), records.ActionKind.TRANSFER),
+    **dict.fromkeys(("MA", "NC", "REO", "REORG"), records.ActionKind.MERGER),
+    "SPIN": records.ActionKind.SPIN_OFF,
+    "CGD": records.ActionKind.CASH_DIVIDEND,
 }
 _ACTION_SYMBOL_FIELDS = ("symbol", "old_symbol", "source_symbol", "acquiree_symbol", "acquirer_symbol")
 
@@ -92,6 +102,30 @@ def fill(values: Any) -> records.Fill:
         cumulative_quantity=number(values, "cum_qty"),
         price=number(values, "price"),
         time=moment(values, "transaction_time"),
+    )
+
+
+def activity(values: Any) -> records.AccountActivity:
+    """Activity that is no fill. Fees, interest, splits and cancelled entries are OTHER."""
+    name = text(values, "activity_type")
+    kind = _ACTIVITY_KINDS.get(name, records.ActionKind.OTHER)
+    if name.startswith("DIV"):
+        kind = records.ActionKind.CASH_DIVIDEND
+    if values.get("status") == "canceled":
+        kind = records.ActionKind.OTHER
+    symbol = str(values.get("symbol") or "")
+    if not symbol and kind is not records.ActionKind.OTHER:
+        kind = records.ActionKind.TRANSFER
+    day = _date(values, "date")
+    moves_shares = kind in (records.ActionKind.MERGER, records.ActionKind.SPIN_OFF)  # else it counts entitled shares
+    return records.AccountActivity(
+        id=text(values, "id"),
+        kind=kind,
+        symbol="" if kind is records.ActionKind.TRANSFER else symbol,
+        quantity=(optional_number(values, "qty") or ZERO) if moves_shares else ZERO,
+        cash=optional_number(values, "net_amount") or ZERO,
+        created=moment(values, "created_at") if values.get("created_at") else datetime.combine(day, time(), UTC),
+        group=str(values.get("group_id") or f"{name} of {day}"),
     )
 
 

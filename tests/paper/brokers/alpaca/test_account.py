@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -71,6 +71,30 @@ def test_rate_of_a_stock_dividend_adds_to_each_share(httpserver: HTTPServer, bro
     assert (found.kind, found.ratio) == (ActionKind.STOCK_DIVIDEND, Decimal("1.05"))
 
 
+BOOKED = {"id": "20240109000000000::a", "date": "2024-01-09", "created_at": "2024-01-09T15:00:00Z", "net_amount": "5"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "shares"),
+    [
+        ({"activity_type": "CSD", "qty": "3"}, ActionKind.TRANSFER, 0),
+        ({"activity_type": "JNLC", "created_at": None}, ActionKind.TRANSFER, 0),
+        ({"activity_type": "DIVNRA", "symbol": "AA", "qty": "3"}, ActionKind.CASH_DIVIDEND, 0),
+        ({"activity_type": "MA", "symbol": "AA", "qty": "-3"}, ActionKind.MERGER, -3),
+        ({"activity_type": "SPIN", "symbol": "AA", "qty": "3"}, ActionKind.SPIN_OFF, 3),
+    ],
+)
+def test_activities_are_read(
+    httpserver: HTTPServer, broker: AlpacaAccount, fields: dict[str, str], kind: ActionKind, shares: int
+) -> None:
+    skipped = [BOOKED | {"activity_type": "FEE"}, BOOKED | {"activity_type": "CSD", "status": "canceled"}]
+    httpserver.expect_request("/v2/account/activities").respond_with_json([*skipped, BOOKED | fields])
+    (found,) = broker.activities(datetime(2024, 1, 1, tzinfo=UTC))
+    assert (found.kind, found.quantity, found.cash) == (kind, shares, Decimal(5))
+    assert found.created.date() == date(2024, 1, 9)
+    assert found.symbol == fields.get("symbol", "")
+
+
 def merger(**symbols: str) -> dict[str, Any]:
     dates = {"process_date": "2024-01-09", "effective_date": "2024-01-09"}
     return {"id": "m1", **symbols, "rate": 41.5, **dates}
@@ -91,7 +115,7 @@ def test_merger_is_an_action_of_the_requested_company(
     page = {"corporate_actions": {"cash_mergers": [merger(**symbols)]}, "next_page_token": None}
     httpserver.expect_request("/v1/corporate-actions").respond_with_json(page)
     (found,) = broker.corporate_actions(["AA", "BB"], date(2024, 1, 1), date(2024, 1, 10))
-    assert (found.symbol, found.kind, found.ex_date) == (expected, ActionKind.OTHER, date(2024, 1, 9))
+    assert (found.symbol, found.kind, found.ex_date) == (expected, ActionKind.MERGER, date(2024, 1, 9))
     assert all(symbol in found.detail for symbol in symbols.values())
     assert broker.corporate_actions(["CC"], date(2024, 1, 1), date(2024, 1, 10)) == ()
 
