@@ -7,6 +7,7 @@ ever. A timer shuts the connection down instead, whatever it is waiting for.
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import threading
 from typing import Any
@@ -59,8 +60,18 @@ def watch_connections(pools: Any) -> None:
     }
 
 
+@functools.cache
+def watch_all_connections() -> None:
+    """The same for every PoolManager that is created from now on, for libraries that create their own."""
+    from urllib3 import poolmanager
+
+    watch_connections(poolmanager)
+
+
 def _bounded_pool(base: Any) -> Any:
     """A pool class whose connections can be shut down from another thread, before and after the TLS handshake."""
+    if hasattr(base.ConnectionCls, "handle"):
+        return base
 
     class BoundedConnection(base.ConnectionCls):  # type: ignore[misc]
         handle: socket.socket | None = None

@@ -266,7 +266,7 @@ def test_receiver_that_never_answers_does_not_delay_another(
     ]
     assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o600
     threads = set(threading.enumerate()) - earlier_threads
-    assert sum(thread.name.startswith("alert to") for thread in threads) <= 4 + 1
+    assert sum(thread.name.startswith("alert to") for thread in threads) <= 1 + 1  # none outlives its time
     for link in links:
         link.close()
 

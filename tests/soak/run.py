@@ -172,7 +172,7 @@ def track(plan: Soak) -> tuple[list[str], dict[str, float]]:
         missed = [
             f"{row.run}: the target of {row.bar} was missed by {float(row.distance):.1%} of equity"
             for row in store.rows(schema.targets, schema.targets.c.state == TargetState.MISSED)
-            if float(row.distance) > MAX_DISTANCE
+            if float(row.distance) > MAX_DISTANCE and not plan.whole_shares
         ]
         if plan.champions is not None:  # no backtest trades two champions
             traded = {r.sha256 for r in store.rows(schema.strategies, schema.strategies.c.run.contains(HANDED_OVER))}

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from finrl_pod.errors import ConfigError
 from finrl_pod.files import replace_file
 from finrl_pod.masking import environment_mask
-from finrl_pod.paper.deadline import RequestDeadline, watch_connections
+from finrl_pod.paper.deadline import RequestDeadline, watch_all_connections, watch_connections
 
 Deliver = Callable[[Mapping[str, str]], None]  # sends an alert, raises any error if it was not accepted
 WEBHOOK = "webhook"
@@ -60,10 +60,9 @@ class _Delivery:
 
 
 class _Attempt:
-    """One delivery in a thread of its own: an apprise service has no limit on the total time of its answer."""
+    """One delivery in a thread of its own: an apprise service without HTTP has no limit on the time of its answer."""
 
     def __init__(self, name: str, deliver: Deliver, values: Mapping[str, str]) -> None:
-        self._name = name
         self._deliver = deliver
         self._values = values
         self._failure: str | None = None
@@ -72,7 +71,7 @@ class _Attempt:
 
     def wait(self, seconds: float) -> str:
         """Return why it was not accepted within that time, or an empty text."""
-        self.thread.join(seconds + 1.0 if self._name == WEBHOOK else seconds)  # a webhook request ends by itself
+        self.thread.join(seconds + 1.0)  # an HTTP request ends by itself
         return f"no answer within {seconds:g} s" if self._failure is None else self._failure
 
     def _run(self) -> None:
@@ -303,7 +302,7 @@ def open_receivers(
         if not secret:
             raise ConfigError(f"monitoring.webhook needs a secret for its signature: set {SECRET}")
         receivers[WEBHOOK] = webhook_receiver(webhook, secret, timeout)
-    return receivers | {apprise_name(url): apprise_receiver(url) for url in environment.get(URLS, "").split()}
+    return receivers | {apprise_name(url): apprise_receiver(url, timeout) for url in environment.get(URLS, "").split()}
 
 
 def webhook_receiver(url: str, secret: str, seconds: float) -> Deliver:
@@ -317,17 +316,24 @@ def webhook_receiver(url: str, secret: str, seconds: float) -> Deliver:
     return post
 
 
-def apprise_receiver(url: str) -> Deliver:
-    """Return the function that sends an alert to the service of an apprise URL."""
+def apprise_receiver(url: str, seconds: float) -> Deliver:
+    """Return the function that sends an alert to the service of an apprise URL within `seconds`."""
     import apprise  # here, as that takes seconds of the first attempt on a busy machine
 
+    watch_all_connections()
+
     def notify(values: Mapping[str, str]) -> None:
-        notifier = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
-        if not notifier.add(url):
+        # Not by an `Apprise`: all of them share a few threads, where one service would wait for another.
+        service = apprise.Apprise.instantiate(url, asset=apprise.AppriseAsset(http_redirects=False))
+        if service is None:
             raise ValueError("apprise does not know this kind of URL")
         title = f"finrl_pod paper: {values['kind']}"
         kind = _APPRISE_KINDS[values["level"]]
-        if not notifier.notify(body=values["message"], title=title, notify_type=kind):
+        with RequestDeadline(seconds) as deadline:
+            is_accepted = service.notify(body=values["message"], title=title, notify_type=kind)
+        if deadline.expired:
+            raise TimeoutError(f"no answer within {seconds:g} s")
+        if not is_accepted:
             raise OSError("the service did not accept the message")
 
     return notify
@@ -339,7 +345,7 @@ def apprise_name(url: str) -> str:
 
 
 class RefusedRequest(OSError):
-    """An answer with a status of 300 and more."""
+    """An answer with a status other than 200 to 299."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the status of the answer is {status}")
@@ -352,7 +358,7 @@ def send_request(
 ) -> bytes:  # fmt: skip
     """Send one request that ends within `seconds` in total, without redirects, proxies and retries.
 
-    Returns the body of the answer if `reads_answer`. Raises RefusedRequest for a status of 300 and more, and OSError
+    Returns the body of the answer if `reads_answer`. Raises RefusedRequest for a status outside 200 to 299, and OSError
     without an answer and for one that is too long.
     """
     from requests import RequestException, Session
@@ -376,7 +382,7 @@ def send_request(
                 raise OSError(f"{type(error).__name__}: {error}") from None
     if deadline.expired:
         raise TimeoutError(f"the answer was not complete after {seconds:g} s")
-    if answer.status_code >= 300:
+    if not 200 <= answer.status_code < 300:
         raise RefusedRequest(answer.status_code)
     if len(content) > MAX_ANSWER:
         raise OSError(f"the answer is longer than {MAX_ANSWER:,} bytes")
