@@ -163,6 +163,8 @@ class AlpacaAccount:
             activities += page
             if len(page) < _ACTIVITIES_PER_PAGE:
                 return activities
+            if page[-1].id == query.get("page_token"):
+                raise BrokerUnavailable(f"{self.name}: the pages of {path} have no end")
             query = {**query, "page_token": page[-1].id}
 
     def _read(self, parse: Callable[[Any], Result], path: str, query: dict[str, Any] | None = None) -> Result:
@@ -185,6 +187,7 @@ class AlpacaAccount:
 
     def read(self, call: Callable[[], Result], route: str) -> Result:
         """Result of a read through the client library. Raises BrokerError for every failure."""
+        self._context.pages.count = 0
         try:
             return call()
         except ErrorResponse as response:

@@ -107,6 +107,7 @@ CONNECT = 5.0  # in seconds of the clock; their sum is the time limit of the who
 ANSWER = 15.0
 TRADING_METHODS = ("GET", "POST", "DELETE")
 DATA_METHODS = ("GET",)
+MAX_PAGES = 200  # of one answer that the client library reads; 10,000 bars each
 MAX_SUBMIT_WAIT = 2.0  # seconds of the clock that an order waits for the rate limiter before it is rejected
 _MIN_TIMEOUT = 2.0  # real seconds: a socket needs that however fast a scaled clock runs
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
@@ -117,11 +118,12 @@ _MAX_RATE_LIMIT_WAIT = 90.0  # seconds: a limit per minute never needs more
 
 
 class RequestContext:
-    """State that all requests to one broker share: clock and rate limiter."""
+    """State that all requests to one broker share: clock, rate limiter, and the pages of the answer of each thread."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.limiter = RateLimiter(clock)
+        self.pages = threading.local()
 
     def wait_after(self, status: int, headers: Any) -> float:
         """Return the seconds to wait after a response: 0 except after a 429. Later requests wait too."""
@@ -194,6 +196,9 @@ def _bounded_adapter(context: RequestContext, base: str, methods: tuple[str, ...
                 raise AddressNotAllowed(
                     f"{request.method} {request.url} is not allowed; this session sends only {'/'.join(methods)} {base}"
                 )
+            context.pages.count = getattr(context.pages, "count", 0) + 1
+            if request.method == "GET" and context.pages.count > MAX_PAGES:
+                raise NoResponse(f"the answer has more than {MAX_PAGES} pages")
             urgent = request.method == "DELETE"
             max_wait = MAX_SUBMIT_WAIT if request.method == "POST" else None
             with context.limiter.request(urgent=urgent, max_wait=max_wait):

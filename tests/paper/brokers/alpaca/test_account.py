@@ -11,6 +11,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from finrl_pod.errors import BrokerUnavailable
+from finrl_pod.paper.brokers.alpaca import transport
 from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
 from finrl_pod.paper.brokers.factory import open_alpaca
 from finrl_pod.paper.domain.clocks import SystemClock
@@ -138,6 +139,22 @@ def test_error_page_that_is_not_the_brokers_is_an_outage(
     with pytest.raises(BrokerUnavailable, match=f"{status} to GET /orders/x"):
         broker.order("x")
     assert isinstance(broker.cancel("x"), Ambiguous)
+
+
+def test_answer_whose_pages_have_no_end_is_unavailable(
+    httpserver: HTTPServer, broker: AlpacaAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "MAX_PAGES", 3)
+    endless = {"corporate_actions": {}, "next_page_token": "again"}
+    httpserver.expect_request("/v1/corporate-actions").respond_with_json(endless)
+    for _ in range(2):
+        with pytest.raises(BrokerUnavailable, match="more than 3 pages"):
+            broker.corporate_actions(["AA"], date(2024, 1, 1), date(2024, 1, 10))
+    fill = {"id": "f", "order_id": "o", "symbol": "AA", "side": "buy", "qty": "1", "price": "1", "cum_qty": "1"}
+    page = [{**fill, "transaction_time": "2024-01-09T13:00:00Z"}] * 100
+    httpserver.expect_request("/v2/account/activities/FILL").respond_with_json(page)
+    with pytest.raises(BrokerUnavailable, match="have no end"):
+        broker.fills_since(None)
 
 
 @pytest.mark.parametrize(("opening", "close"), [("16:00", "09:30"), ("09:30", "09:30"), ("9", "16:00")])
