@@ -61,7 +61,7 @@ class MarketTensor:
     dividends: [T, N] float64 or None, cash per share that is paid between the closes of t and t+1, before the fills of
         t+1, on the holdings after the fills of t; 0 for delisted tickers.
     fitted: first and last training bar, on which the normaliser was fitted; None if it was given.
-    cash_rates: see `Panel`.
+    cash_rates: rates as in `Panel`.
     """
 
     times: Times

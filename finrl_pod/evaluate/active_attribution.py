@@ -29,10 +29,10 @@ SMALLEST = 1e-10  # eigenvalues below this share of the largest one are rounding
 class ActiveAttribution:
     """A mean active return per year by its parts.
 
-    parts: for each factor, the mean of active exposure times return of the factor, before costs; "residual", the rest
-    before costs: selection of assets, trades between two closes, interest and fees; "costs", the costs of the account
-    less the costs of the base, negative. total: active return, the sum of the parts. residual_interval: of the
-    stationary bootstrap of days. condition_number: of the exposures, median over the bars.
+    parts: for a factor, the mean of the active exposure times its return, before costs; for "residual", the rest before
+    costs (selection of assets, trades between two closes, interest and fees); for "costs", the costs of the account
+    less the costs of the base, negative. total: active return, the sum of the parts. residual_interval: ends of a
+    stationary bootstrap of days. condition_number: median over the bars, for the exposures.
     """
 
     parts: Mapping[str, float]

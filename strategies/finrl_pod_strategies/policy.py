@@ -352,7 +352,7 @@ class ModelStrategy(PolicyStrategy):
         name: str = "",
     ) -> None:
         """normaliser, rules, mandate, data_sha256: facts about the market that the model was trained on. spec: kind and
-        size of its actions, and its number of assets. name: by default the class of the model.
+        size of its actions, and its number of assets. name: default, the class of the model.
         """
         # Without weights of its own: the dtype of the observations is taken from here.
         group = MemberGroup(_ModelActor(model, spec), {"dtype": torch.empty(0)}, [0])

@@ -65,7 +65,7 @@ class PipelineSummary:
 
 @dataclass(frozen=True)
 class TrainingResult(JsonRecord):
-    """Contents of result.json. score: of each member. unscored: number of episodes with NaN returns."""
+    """Contents of result.json. score: one for each member. unscored: number of episodes with NaN returns."""
 
     env: str
     algorithm: str

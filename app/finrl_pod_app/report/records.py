@@ -273,7 +273,7 @@ class Added(ActiveReturn):
 class ActiveAttribution(Part):
     """Active return over a base per year by part: factors, residual and costs, whose sum is the total.
 
-    level: coverage of residual_interval. condition_number: of the exposures, see `evaluate.active_attribution`.
+    level: coverage of residual_interval. condition_number: median for the exposures, see `evaluate.active_attribution`.
     """
 
     base: str

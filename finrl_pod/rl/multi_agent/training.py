@@ -181,7 +181,7 @@ Progress = Callable[[int, Metrics], None]
 
 
 class LearnerPolicy:
-    """The agents of a trained learner. view: of the market that it was trained on."""
+    """The agents of a trained learner. view: market that it was trained on."""
 
     def __init__(self, learner: Learner, view: AgentsView) -> None:
         self.learner = learner
