@@ -359,7 +359,7 @@ def prepare(
 
     base: config that the arguments override if the target is not a run; by default RunConfig(). symbols: selected
     symbols; default: the selection of the config. fix: what to do if the prices of a run are no longer stored, for the
-    message, instead of --data. scoring: the config, as in `run_backtest`. Errors in the target are raised before prices are read.
+    message, instead of --data. scoring: config, see `run_backtest`. Errors in the target come before prices are read.
     """
     if options.get("split") not in (None, *get_args(SplitName)):
         raise InputError(f"split must be one of {', '.join(get_args(SplitName))}, got {options.get('split')!r}")

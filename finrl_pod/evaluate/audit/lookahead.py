@@ -284,8 +284,8 @@ def _probe_tables(search: _Search, block: Sequence[int], seed: int) -> None:
 def _run_on_part(search: _Search, panel: Panel, t: int, known: np.datetime64 | None = None) -> PipelineRun | None:
     """Run the pipeline on a part of the panel, or return None if its features cannot be computed there.
 
-    known: time, as in `PipelineRun`. Features that are defined on none of the bars are normal. An error of their code is
-    recorded with bar t.
+    known: time, as in `PipelineRun`. Features that are defined on none of the bars are normal. An error of their code
+    is recorded with bar t.
     """
     try:
         return PipelineRun(search.pipeline, panel, known)
