@@ -54,11 +54,8 @@ class SecretMask:
         return f"{type(self).__name__}({len(self._secrets)} secrets)"
 
     def text(self, text: str) -> str:
-        """Return the text without secrets; `MASK` alone if one is in it in a form that cannot be cut out.
-
-        Lone surrogates, which can be neither stored nor sent, become escapes.
-        """
-        if not text.isascii():
+        """Return the text without secrets; `MASK` alone if one is in it in a form that cannot be cut out."""
+        if not text.isascii():  # a lone surrogate can be neither stored nor sent
             text = text.encode(errors="backslashreplace").decode()
         present = self._present(text)
         masked_text = text

@@ -135,10 +135,7 @@ class BarEdit:
 
 @dataclass(frozen=True)
 class ConditionsChange:
-    """A request to change conditions and bars; None leaves them. halted to replace_delay: as in `MarketConditions`.
-
-    stale_after: date of the last bar that is served. edits: replace the ones before.
-    """
+    """A request to change `MarketConditions`, the date of the last bar that is served, and bars; None leaves them."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     halted: set[str] | None = None

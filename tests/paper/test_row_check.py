@@ -65,6 +65,9 @@ def test_rows_of_a_whole_journal_can_be_read(path: Path) -> None:
         ("order_events", "UPDATE order_events SET state = '' WHERE id = 1"),
         ("orders", "DELETE FROM intents WHERE id = 1"),
         ("targets", "UPDATE targets SET positions = '{' WHERE id = 1"),
+        ("targets", "UPDATE targets SET positions = '{\"AA\": 5}' WHERE id = 1"),
+        ("decisions", "UPDATE decisions SET state = '[1]' WHERE id = 1"),
+        ("settings", "UPDATE settings SET content = '[1]' WHERE id = 1"),
         ("cash_marks", "UPDATE cash_marks SET cash = '1,5' WHERE id = 1"),
     ],
 )

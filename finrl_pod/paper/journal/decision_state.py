@@ -114,15 +114,18 @@ def new_target(
     return KeptTarget(bar, days[sessions].date, positions)
 
 
+def decode_positions(text: str) -> dict[str, PositionTarget]:
+    """The positions of a row of targets, by symbol."""
+    return {s: PositionTarget(Decimal(shares), weight) for s, (shares, weight) in json.loads(text).items()}
+
+
 def open_target(store: Store, run: str) -> tuple[KeptTarget, date] | None:
     """The current target of a run, if it is still open, and the last session that its shares refer to."""
     row = store.last(schema.targets, schema.targets.c.run == run)
     if row is None or row.state != TargetState.OPEN:
         return None
-    positions = {
-        s: PositionTarget(Decimal(shares), weight) for s, (shares, weight) in json.loads(row.positions).items()
-    }
-    target = KeptTarget(date.fromisoformat(row.bar), date.fromisoformat(row.until), positions)
+    bar = date.fromisoformat(row.bar)
+    target = KeptTarget(bar, date.fromisoformat(row.until), decode_positions(row.positions))
     return target, date.fromisoformat(row.session)
 
 

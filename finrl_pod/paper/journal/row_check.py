@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Table, select, text
@@ -17,7 +16,7 @@ from finrl_pod.paper.domain.order_state import OrderState
 from finrl_pod.paper.domain.records import OrderStatus, OrderType, Side, TimeInForce
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, RiskState
-from finrl_pod.paper.journal.decision_state import TargetState
+from finrl_pod.paper.journal.decision_state import DecisionState, TargetState, decode_positions
 from finrl_pod.paper.journal.store import Store, moment
 
 MAX_SHOWN = 80  # characters of a value in a message
@@ -28,8 +27,8 @@ _NUMBERS = (
     "unpaid",
 )  # fmt: skip
 _DATES = ("ex_date", "until")
-_DOCUMENTS = ("arguments", "weights", "state", "positions", "content")  # JSON, where no word is named below
-_WORDS: Mapping[tuple[Table, str], type[StrEnum]] = {
+_DOCUMENTS = ("arguments", "weights", "content")  # JSON objects
+_READERS: Mapping[tuple[Table, str], Callable[[Any], object]] = {
     (schema.intents, "side"): Side,
     (schema.intents, "time_in_force"): TimeInForce,
     (schema.intents, "type"): OrderType,
@@ -41,6 +40,8 @@ _WORDS: Mapping[tuple[Table, str], type[StrEnum]] = {
     (schema.targets, "state"): TargetState,
     (schema.risk_states, "state"): RiskState,
     (schema.commands, "name"): CommandName,
+    (schema.decisions, "state"): DecisionState.decode,
+    (schema.targets, "positions"): decode_positions,
 }
 _TEXTS = ((schema.cursors, "value"), (schema.facts, "value"))
 _READ_LATER = ((schema.decisions, "inputs"),)  # long, and of no use for trading
@@ -59,7 +60,7 @@ def check_rows(store: Store) -> None:
                         continue
                     try:
                         read(value)
-                    except (ValueError, TypeError, ArithmeticError, RecursionError):
+                    except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
                         raise _unreadable(store, table.name, row[0], f"{name} is {str(value)[:MAX_SHOWN]!r}") from None
     with store.read() as connection:
         violation = connection.execute(text("PRAGMA foreign_key_check")).first()
@@ -76,11 +77,11 @@ def _unreadable(store: Store, table: str, row: object, reason: str) -> JournalEr
 
 def _reader(table: Table, name: str) -> Callable[[Any], object]:
     """Return the function that reads a column's values, as the rest of the program does."""
-    if (table, name) in _WORDS:
-        return _WORDS[table, name]
+    if (table, name) in _READERS:
+        return _READERS[table, name]
     if (table, name) in _TEXTS:
         return _text
-    for names, read in ((_MOMENTS, _moment), (_NUMBERS, _number), (_DATES, _date), (_DOCUMENTS, json.loads)):
+    for names, read in ((_MOMENTS, _moment), (_NUMBERS, _number), (_DATES, _date), (_DOCUMENTS, _document)):
         if name in names:
             return read
     return _whole_number if table.columns[name].type.python_type is int else _text
@@ -98,6 +99,11 @@ def _number(value: str) -> None:
 
 def _date(value: str) -> None:
     date.fromisoformat(value[:10])
+
+
+def _document(value: str) -> None:
+    if not isinstance(json.loads(value), dict):
+        raise TypeError("not an object")
 
 
 def _whole_number(value: object) -> None:
