@@ -46,6 +46,7 @@ _THREAD_TIMEOUT = 30.0  # real seconds to start, stop, or run a call in the serv
 
 Result = TypeVar("Result")
 _CONDITIONS = TypeAdapter(ConditionsChange)
+_INPUT_ERRORS = (InputError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 class FakeAlpaca:
@@ -399,15 +400,7 @@ def _with_error_responses(
             return await handler(request)
         except ApiError as error:
             return web.json_response(error.body, status=error.status)
-        except (
-            InputError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
+        except _INPUT_ERRORS as error:
             return web.json_response({"message": f"{type(error).__name__}: {error}"}, status=400)
 
     return handle

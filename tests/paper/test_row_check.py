@@ -67,6 +67,7 @@ def test_rows_of_a_whole_journal_can_be_read(path: Path) -> None:
         ("targets", "UPDATE targets SET positions = '{' WHERE id = 1"),
         ("targets", "UPDATE targets SET positions = '{\"AA\": 5}' WHERE id = 1"),
         ("decisions", "UPDATE decisions SET state = '[1]' WHERE id = 1"),
+        ("decisions", "UPDATE decisions SET bar = 'monday' WHERE id = 1"),
         ("settings", "UPDATE settings SET content = '[1]' WHERE id = 1"),
         ("cash_marks", "UPDATE cash_marks SET cash = '1,5' WHERE id = 1"),
     ],

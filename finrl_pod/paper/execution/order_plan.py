@@ -57,15 +57,10 @@ class OrderPlan:
 
 
 def plan_orders(
-    config: PaperConfig,
-    decision: Decision,
-    cycle: TradingCycle,
-    holdings: Holdings,
-    assets: Mapping[str, Asset],
-    rules: SizingRules,
-    previous_targets: Sequence[PositionTarget | None] | None = None,
+    config: PaperConfig, decision: Decision, cycle: TradingCycle, holdings: Holdings, assets: Mapping[str, Asset],
+    rules: SizingRules, previous_targets: Sequence[PositionTarget | None] | None = None,
     buying_power: Decimal | None = None,
-) -> OrderPlan:
+) -> OrderPlan:  # fmt: skip
     """Plan the orders of a decision, or for one that keeps the positions those that its kept targets still need.
 
     A symbol with invalid prices, or that is not tradable, keeps its position, valued at its last known close.

@@ -278,13 +278,9 @@ class StrategyTrader:
         return _KeptState(target, state, distance)
 
     def _write_targets(
-        self,
-        connection: Connection,
-        cycle: TradingCycle,
-        decision: Decision,
-        plan: OrderPlan,
+        self, connection: Connection, cycle: TradingCycle, decision: Decision, plan: OrderPlan,
         previous_target: _KeptState | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         states = [previous_target] if previous_target is not None else []
         if decision.weights is not None:
             symbols = decision.prices.panel.symbols

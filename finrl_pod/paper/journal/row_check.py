@@ -40,6 +40,7 @@ _READERS: Mapping[tuple[Table, str], Callable[[Any], object]] = {
     (schema.targets, "state"): TargetState,
     (schema.risk_states, "state"): RiskState,
     (schema.commands, "name"): CommandName,
+    (schema.decisions, "bar"): lambda bar: date.fromisoformat(bar[:10]),
     (schema.decisions, "state"): DecisionState.decode,
     (schema.targets, "positions"): decode_positions,
 }
