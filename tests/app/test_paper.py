@@ -32,7 +32,7 @@ from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import parse
 from tests.data.panels import random_panel
 from tests.paper import factories
-from tests.paper.trained_run import damage, train, update_report
+from tests.paper.trained_run import damage, trained_copy, update_report
 
 pytestmark = pytest.mark.slow
 
@@ -186,9 +186,7 @@ SYMBOLS = ("AAPL", "JPM")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "one"
-    train(folder)
-    return folder
+    return trained_copy(tmp_path_factory)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from finrl_pod.registry.handover import hand_over, last_handover
 from finrl_pod.registry.records import Champion
 from finrl_pod.tournament import snapshots
 from tests.paper.factories import SYMBOLS, SimulatedDaemon, config, prices
-from tests.paper.trained_run import train, update_report
+from tests.paper.trained_run import trained_copy, update_report
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +34,7 @@ registry = "registry"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "one"
-    train(folder)
+    folder = trained_copy(tmp_path_factory)
     update_report(folder, verdict={"promoted": True, "reasons": ["first"]})
     return folder
 

@@ -19,7 +19,7 @@ from finrl_pod.registry.agent_registry import AgentRegistry, run_files
 from finrl_pod.registry.handover import last_handover
 from finrl_pod.tournament import snapshots
 from finrl_pod.tournament.run_directory import RunDirectory
-from tests.paper.trained_run import damage, train, update_report
+from tests.paper.trained_run import damage, trained_copy, update_report
 
 pytestmark = pytest.mark.slow
 
@@ -40,9 +40,7 @@ class CommandOutput(NamedTuple):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, its champion not promoted."""
-    folder = tmp_path_factory.mktemp("runs") / "one"
-    train(folder)
-    return folder
+    return trained_copy(tmp_path_factory)
 
 
 @pytest.fixture

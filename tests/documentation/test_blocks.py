@@ -131,7 +131,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     folder = tmp_path_factory.mktemp("reader")
     threads = torch.get_num_threads()
     with isolated_folders(folder), contextlib.chdir(folder):
-        write_prices(Path("prices.csv"), "B", 900)
+        write_prices(Path("prices.csv"), "B", 1050)
         write_prices(Path("minutes.csv"), "15min", 26)
         page = (ROOT / "docs/backtests.md").read_text()
         (strategy,) = re.findall(r"^```python\n(# my/ideas\.py\n.*?)^```$", page, re.DOTALL | re.MULTILINE)

@@ -13,13 +13,13 @@ import pytest
 from finrl_pod.native.device import INTERPRET, is_triton_installed
 
 ROOT = Path(__file__).parents[2]
-CASES = ("-k", "triton", "tests/gpu", "-p", "no:cacheprovider")
+CASES = ("-k", "triton", "tests/gpu", "-p", "no:cacheprovider", "-p", "pytest_timeout")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not is_triton_installed(), reason="needs triton")
 def test_kernels_in_the_interpreter() -> None:
-    environment = {**os.environ, INTERPRET: "1"}
+    environment = {**os.environ, INTERPRET: "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins take seconds to load
     command = [sys.executable, "-m", "pytest", *CASES]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, f"{run.stdout[-4000:]}{run.stderr[-2000:]}"

@@ -1,12 +1,15 @@
-"""A tiny training run, and helpers that change its verdict or damage its files."""
+"""A tiny training run of the session, and helpers that change the verdict of a copy or damage its files."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from finrl_pod_app.training.tournaments import run_tournament
 
 from finrl_pod.settings.algorithm_configs import PPOConfig
@@ -22,9 +25,18 @@ TINY = RunConfig(
 LATER = (2**62, 2**62)  # nanoseconds: newer than any other file
 
 
-def train(folder: Path) -> None:
-    """Train the tiny run into `folder`; takes a few seconds."""
-    run_tournament(TINY, folder, device="cpu")
+def trained_copy(factory: pytest.TempPathFactory, name: str = "one") -> Path:
+    """A folder `name` with a copy of the tiny run, which the first worker that needs it trains for all of them."""
+    shared = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    original = shared / "tiny run"
+    with (shared / "tiny run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not original.exists():
+            run_tournament(TINY, shared / "unfinished run", device="cpu")
+            (shared / "unfinished run").rename(original)
+    return Path(shutil.copytree(original, factory.mktemp("runs") / name))
 
 
 def update_report(run: Path, **changes: Any) -> None:

@@ -72,9 +72,17 @@ def run_on(cluster: LocalCluster, folder: Path, settings: RunConfig, fault: Any,
 
 
 def equal(folder: Path) -> dict[str, Any]:
-    """One shard."""
+    """One shard. Ray's control process (GCS) is killed after the last result: the run ends as any other."""
+    settings = config(scheduler="generational", batch_pods=0)
     with local_cluster(1) as cluster:
-        run_on(cluster, folder / "run", config(scheduler="generational", batch_pods=0), shard_faults.healthy, shards=1)
+        executor = RayExecutor(
+            partial(FaultyTrainer, settings, folder, shard_faults.healthy), address=cluster.address, shards=1
+        )
+        try:
+            tournament(settings, folder / "run", executor=executor).run()
+            kill_control(cluster)
+        finally:
+            executor.close()
     return {}
 
 
@@ -104,28 +112,12 @@ def driver(folder: Path) -> dict[str, Any]:
 
 
 def control(folder: Path) -> dict[str, Any]:
-    """Ray's control process (GCS) is killed after some results; called again, the run resumes on another cluster."""
+    """Ray's control process (GCS) is killed after some results."""
     log = folder / "run" / "events.jsonl"
-    resumed = log.exists()
     ray_shards.CONTROL_SECONDS = 1.0
     with local_cluster(1, cpus=2) as cluster:
-        if not resumed:
-            when(log, lambda events: results(events) >= 5, lambda: kill_control(cluster))
-        fault = shard_faults.healthy if resumed else shard_faults.hang_from_the_third
-        run_on(cluster, folder / "run", config(), fault, shards=2)
-    return {"resumed": resumed}
-
-
-def late_control(folder: Path) -> dict[str, Any]:
-    """Ray's control process (GCS) is killed after the last result: the run ends as any other."""
-    with local_cluster(1, cpus=2) as cluster:
-        make = partial(FaultyTrainer, config(), folder, shard_faults.healthy)
-        executor = RayExecutor(make, address=cluster.address, shards=2)
-        try:
-            tournament(config(), folder / "run", executor=executor).run()
-            kill_control(cluster)
-        finally:
-            executor.close()
+        when(log, lambda events: results(events) >= 5, lambda: kill_control(cluster))
+        run_on(cluster, folder / "run", config(), shard_faults.hang_from_the_third, shards=2)
     return {}
 
 
@@ -137,7 +129,7 @@ def kill_control(cluster: LocalCluster) -> None:
 
 
 def main(name: str, folder: Path) -> None:
-    scenarios = {"equal": equal, "faults": faults, "driver": driver, "control": control, "late": late_control}
+    scenarios = {"equal": equal, "faults": faults, "driver": driver, "control": control}
     sys.stdout.write(json.dumps(scenarios[name](folder)) + "\n")
 
 

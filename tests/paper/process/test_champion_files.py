@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.paper.process.harness import DaemonHarness
-from tests.paper.trained_run import damage, train, update_report
+from tests.paper.trained_run import damage, trained_copy, update_report
 from tests.soak.consistency import check_run
 
 pytestmark = pytest.mark.slow
@@ -20,8 +20,7 @@ CONFIG = {"": {"strategy": None, "run": "run"}}
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    train(folder)
+    folder = trained_copy(tmp_path_factory, "run")
     update_report(folder, verdict={"promoted": True, "reasons": []})
     return folder
 
