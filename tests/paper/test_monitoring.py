@@ -241,6 +241,7 @@ def hang(_: socket.socket) -> None:
     """Answer nothing."""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what apprise imports
 @pytest.mark.parametrize("answer", [drip, hang])
 @pytest.mark.parametrize("slow", ["webhook", "apprise"])
@@ -254,11 +255,11 @@ def test_receiver_that_never_answers_does_not_delay_another(
         f"http://{healthy}", f"json://{address}/")  # fmt: skip
     environment = {**SECRETS, "FINRL_POD_ALERT_URLS": url}
     earlier_threads = set(threading.enumerate())
-    alerts = Alerts(webhook, open_log(SECRETS), environment, tmp_path / "spool", first_pause=0.01, timeout=0.3)
+    alerts = Alerts(webhook, open_log(SECRETS), environment, tmp_path / "spool", first_pause=0.01, timeout=1.0)
     for number in range(5):
         alerts.send("info", "test", f"alert {number}")
     wait_until(lambda: len(seen) == 5)
-    wait_until(lambda: len(links) > 2)  # tried again all the same
+    wait_until(lambda: len(links) > 1)  # tried again all the same
     assert not alerts.close(0.1)
     waiting = json.loads((tmp_path / "spool").read_text())
     assert sorted((row["values"]["message"], len(row["receivers"])) for row in waiting) == [
