@@ -45,6 +45,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "scale": Benchmark("speed.scale:scale_rows", "time and memory of whole tournaments by size"),
     "gpu": Benchmark("gpu.device:gpu_rows", "speed of a device, or a plan counted on the CPU", device="auto"),
     "learn": Benchmark("learning.learn:learn_rows", "learning on markets with a known optimum", device="auto"),
+    "look-ahead": Benchmark("look_ahead:look_ahead_rows", "look-ahead that the audit misses, and false accusations"),
     "agents": Benchmark("agents.study:study_rows", "agents relative to their base, and errors of the gate", threads=1),
     "h-term": Benchmark("studies.h_term:h_term_rows", "PPO with and without the H-term"),
     "sb3": Benchmark("studies.sb3_study:sb3_rows", "algorithms against Stable-Baselines3", threads=1),

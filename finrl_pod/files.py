@@ -132,9 +132,7 @@ def read_json(
         return int(text)
 
     try:
-        values = json.loads(
-            read_regular(path, max_bytes, follow_links=follow_links), parse_int=integer if max_digits else None
-        )
+        values = json.loads(read_regular(path, max_bytes, follow_links=follow_links), parse_int=integer)
     except (ValueError, RecursionError):
         raise RunError(f"{path} is damaged: it is not JSON; restore it or start a new run") from None
     if not isinstance(values, dict):

@@ -32,11 +32,13 @@ _NATIVE = "finrl_pod.native"  # reads and compiles the sources of kernels
 class OpenedFile(NamedTuple):
     """A file or connection that user code opened.
 
-    module, reader: name and file of the module that our code called. target: absolute path of a file, or a connection.
+    module, reader: name and file of the module that our code called. part: its function or class, "" on import.
+    target: absolute path of a file, or a connection.
     """
 
     module: str
     reader: str
+    part: str
     target: str
 
 
@@ -72,12 +74,16 @@ def _record(event: str, arguments: tuple[object, ...]) -> None:
     target = _read_path(arguments) if event == "open" else f"{event} {arguments[0] if arguments else ''}".strip()
     if target is None:
         return
-    module, reader = _reader(sys._getframe(1)) or ("", "")
-    if not reader or target == os.path.abspath(reader):
+    user = _user_frame(sys._getframe(1))
+    if user is None or target == os.path.abspath(user.f_code.co_filename):
         return
+    reader = user.f_code.co_filename
     reader_folder = os.path.dirname(os.path.abspath(reader)) + os.sep
     if event != "open" or not target.startswith(_SYSTEM) or target.startswith(reader_folder):
-        _last_reads[OpenedFile(module, reader, target)] = next(_numbers)
+        owner = user.f_locals.get("self")
+        part = user.f_code.co_qualname.partition(".")[0] if owner is None else type(owner).__name__
+        entry = OpenedFile(str(user.f_globals.get("__name__", "")), reader, part.replace("<module>", ""), target)
+        _last_reads[entry] = next(_numbers)
 
 
 def _read_path(arguments: tuple[object, ...]) -> str | None:
@@ -93,8 +99,8 @@ def _read_path(arguments: tuple[object, ...]) -> str | None:
     return None if only_written else os.path.abspath(path)
 
 
-def _reader(frame: FrameType) -> tuple[str, str] | None:
-    """Module and file of the user code that our code called and that opens something at a frame, directly or not.
+def _user_frame(frame: FrameType) -> FrameType | None:
+    """The frame of the user code that our code called and that opens something at a frame, directly or not.
 
     If it calls its neighbours, it is the reader. What installed libraries read when they are imported does not count.
     """
@@ -106,7 +112,7 @@ def _reader(frame: FrameType) -> tuple[str, str] | None:
         package = name.partition(".")[0]
         if package in OUR_PACKAGES:
             if user is not None:
-                return str(user.f_globals.get("__name__", "")), user.f_code.co_filename
+                return user
             if name.startswith(_NATIVE):
                 return None
             library = False

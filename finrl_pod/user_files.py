@@ -43,6 +43,7 @@ _KEPT: dict[str, str] = {}  # own@0123456789abcdef.py -> text
 _FOLDERS: dict[str, Path] = {}  # own@0123456789abcdef.py -> folder that it was pinned in, where its neighbours are
 _NEIGHBOURS: dict[str, str] = {}  # file name -> text, of neighbours that need not lie on this machine
 _MODULES: dict[tuple[str, str], ModuleType] = {}  # (path, digest) -> module
+_EARLIER_MODULES: dict[str, set[str]] = {}  # folder -> names of modules imported before the first file in it
 OUT_OF_MEMORY = "can't allocate memory"  # message of torch; not the fault of the code that asked
 
 
@@ -63,11 +64,8 @@ def is_custom(text: str) -> bool:
 
 
 def unpinned(text: str) -> str:
-    """A reference as the user wrote it, without the folder: own.py:Name of own@0123456789abcdef.py:Name."""
-    if not is_file_reference(text):
-        return text
-    path, _, name = text.rpartition(":")
-    return f"{written_path(Path(path))}:{name}" if _PINNED.fullmatch(Path(path).name) else text
+    """A text with references as the user wrote them: own.py:Name for own@0123456789abcdef.py:Name."""
+    return re.sub(rf"@[0-9a-f]{{{DIGITS}}}\.py:", ".py:", text)
 
 
 def written_path(path: Path) -> Path:
@@ -142,13 +140,13 @@ def _pinned_value(value: Any) -> Any:
 
 def kept_files(values: Any) -> dict[str, str]:
     """Name and text of every pinned file that plain values (of a config, or of a snapshot) refer to."""
-    return {name: source_text(Path(name)) for name in sorted(set(_pinned_names(values)))}
+    return {name: source_text(Path(name)) for name in sorted(_pinned_names(values))}
 
 
 def kept_neighbours(values: Any) -> dict[str, str]:
     """Name and text of the files of the same folder that the pinned files of plain values import, directly or not."""
     neighbour_texts: dict[str, str] = {}
-    for name in sorted(set(_pinned_names(values)) & _FOLDERS.keys()):
+    for name in sorted(_pinned_names(values) & _FOLDERS.keys()):
         waiting = [_KEPT[name]]
         while waiting:
             for module in imported_modules(waiting.pop()):
@@ -212,17 +210,16 @@ class _TextLoader(importlib.abc.InspectLoader):
         return _NEIGHBOURS[f"{fullname}.py"]
 
 
-def _pinned_names(values: Any) -> Iterator[str]:
+def custom_parts(values: Any) -> set[str]:
+    """References to custom parts in plain values (of a config, or of a snapshot)."""
     if isinstance(values, str):
-        path = values.rpartition(":")[0]
-        if _PINNED.fullmatch(path):
-            yield path
-    elif isinstance(values, Mapping):
-        for item in values.values():
-            yield from _pinned_names(item)
-    elif isinstance(values, list | tuple):
-        for item in values:
-            yield from _pinned_names(item)
+        return {values} if is_custom(values) else set()
+    items = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
+    return set().union(*map(custom_parts, items))
+
+
+def _pinned_names(values: Any) -> set[str]:
+    return {path for path in (part.rpartition(":")[0] for part in custom_parts(values)) if _PINNED.fullmatch(path)}
 
 
 def _digest(text: str) -> str:
@@ -240,6 +237,7 @@ def import_user_file(path: Path, purpose: str) -> Any:
     """
     text = source_text(path, purpose)
     _add_to_path(path)
+    _EARLIER_MODULES.setdefault(str(_FOLDERS.get(path.name, path.resolve().parent)), set(sys.modules))
     name = MODULE_PREFIX + re.sub(r"\W", "_", path.stem)
     module = ModuleType(name)
     module.__file__ = str(path)
@@ -306,8 +304,13 @@ def user_object(reference: str, purpose: str, *, again: bool = False) -> Any:
 
 
 def forget_modules() -> None:
-    """Import user files again at their next use, so that their code keeps nothing from earlier calls."""
+    """Import user files and their neighbours again at their next use, so that they keep nothing from earlier calls."""
     _MODULES.clear()
+    for name, module in list(sys.modules.items()):
+        file = vars(module).get("__file__")
+        earlier_modules = _EARLIER_MODULES.get(str(Path(file).parent)) if file else None
+        if earlier_modules is not None and name not in earlier_modules and not name.startswith(MODULE_PREFIX):
+            del sys.modules[name]
 
 
 def _module_object(reference: str, purpose: str) -> Any:

@@ -68,7 +68,8 @@ class MarketData:
         if adjustment not in _ADJUSTMENTS:
             raise ApiError(400, None, f"invalid adjustment: {adjustment}")
         limit = parameters.integer("limit", _DEFAULT_BARS_PER_PAGE, _MAX_BARS_PER_PAGE)
-        end = min(parameters.epoch_seconds("end") or moment, moment)
+        end = parameters.epoch_seconds("end")
+        end = moment if end is None else min(end, moment)
         start = parameters.epoch_seconds("start")
         if start is None:
             start = moment - moment % _DAY  # midnight in UTC
@@ -204,7 +205,8 @@ class MarketData:
     def _bar_so_far(self, symbol: str, session: Session, values: dict[str, float], moment: float) -> dict[str, float]:
         """Bar of a session that is still open, from its price path up to now. Today's prices are raw prices."""
         path = self.prices.path(symbol, session) or []
-        price = self.prices.price_at(symbol, moment) or values["close"]
+        price = self.prices.price_at(symbol, moment)
+        price = values["close"] if price is None else price
         path_prices = [p for t, p in path if t <= moment] + [price]
         elapsed = (moment - session.open) / (session.close - session.open)
         ohlc = {"open": path_prices[0], "high": max(path_prices), "low": min(path_prices), "close": price}

@@ -87,9 +87,10 @@ class Exchange(Account):
         validation.check_auction_hours(ticket.time_in_force, moment, today)
         price = self.price(ticket.symbol, moment)
         validation.check_min_notional(ticket, price)
-        validation.check_exits(ticket, exits, ticket.limit_price or price)
+        order_price = price if ticket.limit_price is None else ticket.limit_price
+        validation.check_exits(ticket, exits, order_price)
         expires = self._lifecycle.expiry(ticket, moment)
-        order = self.create_order(ticket, moment, expires, ticket.limit_price or price, origin)
+        order = self.create_order(ticket, moment, expires, order_price, origin)
         validation.check_wash_trade(order, self.open_orders())
         self._check_affordable(order, moment)
         if self.settings.day_trading_rule:
@@ -108,7 +109,7 @@ class Exchange(Account):
         return order
 
     def _add_leg(self, parent: Order, ticket: OrderTicket, moment: float) -> Order:
-        price = ticket.limit_price or ticket.stop_price
+        price = ticket.stop_price if ticket.limit_price is None else ticket.limit_price
         assert price is not None
         leg = self.create_order(ticket, moment, parent.expires, price, parent.origin)
         leg.parent = parent.id
@@ -142,12 +143,13 @@ class Exchange(Account):
             raise wire.invalid_parameter(f"{original.order_class} orders cannot be replaced on this fake server")
         if original.notional is not None:
             raise wire.invalid_parameter("notional orders cannot be replaced")
-        qty = validation.parse_decimal(body, "qty") or original.qty
+        qty, limit, stop = (
+            number if (number := validation.parse_decimal(body, name)) is not None else getattr(original, name)
+            for name in ("qty", "limit_price", "stop_price")
+        )
         assert qty is not None
         if qty <= 0:
             raise wire.invalid_parameter("qty must be > filled qty")
-        limit = validation.parse_decimal(body, "limit_price") or original.limit_price
-        stop = validation.parse_decimal(body, "stop_price") or original.stop_price
         replacement = {
             **{f: getattr(original, f) for f in ("symbol", "side", "type", "extended_hours")},
             "qty": str(qty),
@@ -158,7 +160,7 @@ class Exchange(Account):
         }
         ticket = validation.parse_order(replacement, self.settings)
         self._check_unique(ticket.client_order_id)
-        reserve = limit or self.price(original.symbol, moment)
+        reserve = self.price(original.symbol, moment) if limit is None else limit
         new = self.create_order(ticket, moment, self._lifecycle.expiry(ticket, moment), reserve, original.origin)
         self._check_affordable(new, moment, instead_of=original)
         new.replaces = original.id

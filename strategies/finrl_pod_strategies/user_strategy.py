@@ -18,6 +18,7 @@ from finrl_pod.types import Floats, Positions, Window
 from finrl_pod.user_files import (
     custom_source,
     error_text,
+    forget_modules,
     is_custom,
     is_interrupt,
     stdout_to_stderr,
@@ -63,7 +64,7 @@ def load_strategy(name: str, seed: int | None = None) -> Strategy:
     return load_user_strategy(name, seed) if is_custom(name) else make_baseline(name, seed)
 
 
-def load_user_strategy(name: str, seed: int | None = None) -> Strategy:
+def load_user_strategy(name: str, seed: int | None = None) -> UserStrategy:
     """Create a custom strategy. name: file.py:Class (the file is imported again), or package.module:Class.
 
     seed: passed to a constructor with a parameter of that name. Raises InputError for a file that is missing or cannot
@@ -89,6 +90,21 @@ def load_user_strategy(name: str, seed: int | None = None) -> Strategy:
         if is_interrupt(error):
             raise
         raise InputError(f"{label} could not be created: {error_text(error)}") from error
+
+
+def restartable_strategy(name: str) -> tuple[UserStrategy, Callable[[], None]]:
+    """A strategy of a file, and a function after which new instances are made by the file, imported again.
+
+    The import also registers the features of the file. name: file.py:Class. Raises InputError as `load_user_strategy`.
+    """
+    purpose = f"the strategy {name}"
+    load_user_strategy(name)
+
+    def restart() -> None:
+        forget_modules()
+        user_object(name, purpose)
+
+    return UserStrategy(lambda: user_object(name, purpose)(), name), restart
 
 
 def strategy_hash(name: str, seed: int | None = None) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -397,6 +399,38 @@ def test_new_files_keep_their_contract(
     assert len((tmp_path / made["file"]).read_text().splitlines()) <= {"algorithm": 60, "environment": 40}.get(kind, 40)
     assert run(["new", kind, f"first_{kind}"]) == 2
     assert "already exists" in capsys.readouterr().err
+
+
+# Kind of a template -> its text, and the text with a value of a later bar or of another account or member; the rule.
+PLANTS = {
+    "feature": ("/ windows.mean(-1)", "/ np.roll(windows, -1, 0).mean(-1)", "look-ahead"),
+    "reward": ("interval.after / ", "interval.after.roll(-1, -1) / ", "accounts"),
+    "strategy": ("lookback = 60", 'feature_names = (__file__ + ":ahead",)', "look-ahead"),
+    "policy": ('"pknf,pfh->pknh", features,', '"pknf,pfh->pknh", features.roll(-1, 1),', "bars"),
+    "algorithm": ("batch.returns - ", "batch.returns.roll(-1, 0) - ", "members"),
+    "environment": ('state["position"] + 0.1', 'state["position"].roll(-1, 0) + 0.1', "members"),
+}
+AHEAD = "\n\ndef ahead(panel):\n    return np.nan_to_num(np.roll(panel.close, -1, 0))\n"
+
+
+@pytest.mark.slow
+def test_new_tests_pass_and_catch_a_planted_look_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(PLANTS) == set(NEW_KINDS)
+    monkeypatch.chdir(tmp_path)
+    for kind, (sound, planted, _) in PLANTS.items():
+        for name in (f"sound_{kind}", f"planted_{kind}"):
+            assert run(["new", kind, name]) == 0
+        file = tmp_path / f"planted_{kind}.py"
+        text = file.read_text()
+        assert sound in text
+        file.write_text(text.replace(sound, planted) + AHEAD * (kind == "strategy"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", "--tb=no"]
+    environment = {**os.environ, "COLUMNS": "2000"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    results = dict(re.findall(r"^(?:PASSED|FAILED) test_(\w+)\.py::\S+(.*)$", ended.stdout, re.MULTILINE))
+    assert {name for name, message in results.items() if not message} == {f"sound_{kind}" for kind in PLANTS}
+    for kind, (_, _, rule) in PLANTS.items():
+        assert f"Fault(rule='{rule}'" in results[f"planted_{kind}"], results[f"planted_{kind}"]
 
 
 @pytest.mark.parametrize("name", ["1st", "my-feature", "class", ""])

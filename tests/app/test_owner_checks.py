@@ -9,12 +9,25 @@ from typing import Any
 
 import pytest
 from finrl_pod_app.paper import owner_checks
-from finrl_pod_app.paper.owner_checks import check_start
+from finrl_pod_app.paper.owner_checks import CheckResult, check_start
 
 from finrl_pod.errors import AuthenticationError
-from finrl_pod.paper.settings import MonitoringSettings, PaperConfig
+from finrl_pod.paper.settings import DataSettings, MonitoringSettings, PaperConfig
 from tests.paper.factories import SimulatedDaemon, config
 
+OWN = """import numpy as np
+def expanding(panel):
+    count = np.arange(1, len(panel.close) + 1)[:, None]
+    growth = np.nan_to_num(np.log(panel.close))
+    mean = np.cumsum(growth, 0) / count
+    return (growth - mean) / np.sqrt(np.maximum(np.cumsum(growth**2, 0) / count - mean**2, 1e-12))
+class Trailing:
+    lookback, feature_names = 1, ("return_5",)
+    def target_weights(self, window, positions):
+        return np.ones(len(window.symbols)) / len(window.symbols)
+class Expanding(Trailing):
+    feature_names = (__file__ + ":expanding",)
+"""
 NAMES = ["keys", "account", "calendar", "clock", "receivers", "data", "champion", "limits"]
 
 
@@ -77,3 +90,17 @@ def test_strategy_that_the_config_leaves_no_room_for_fails(sim: SimulatedDaemon)
     assert statuses(dataclasses.replace(sim.config, strategy="none_such"))["champion"] == "failed"
     narrow = dataclasses.replace(sim.config, risk=dataclasses.replace(sim.config.risk, max_order=1e-9))
     assert statuses(narrow)["limits"] == "failed"
+
+
+def test_a_window_that_is_too_short_for_an_endless_memory_is_refused(sim: SimulatedDaemon, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+
+    def limits(name: str, window: int) -> CheckResult:
+        strategy = f"{tmp_path / 'own.py'}:{name}"
+        settings = dataclasses.replace(sim.config, strategy=strategy, data=DataSettings(window))
+        return check_start(settings, allow_unpromoted=False).checks[NAMES.index("limits")]
+
+    refused = limits("Expanding", 600)
+    assert refused.status == "failed"
+    assert "own.py:expanding depends on more than the 600 bars" in refused.detail
+    assert {limits("Expanding", 0).status, limits("Trailing", 600).status} == {"ok"}

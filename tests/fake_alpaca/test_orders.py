@@ -261,6 +261,8 @@ def test_replacement_links_old_and_new_order(client: Client) -> None:
     old, new = client.order(old), client.order(new)
     assert (old["status"], old["replaced_by"]) == ("replaced", new["id"])
     assert (new["status"], new["replaces"], new["qty"], new["limit_price"]) == ("new", old["id"], "4", "21")
+    for zero in ({"qty": "0"}, {"limit_price": "0"}):
+        assert client("PATCH", f"/v2/orders/{new['id']}", 422, json=zero)
 
 
 def test_replacement_after_the_fill_is_rejected(client: Client) -> None:

@@ -125,7 +125,7 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
         # Random actions for at most a twentieth of the run.
         settings |= {
             "hidden": [256, 256], "batch_size": 256, "buffer_size": max(min(steps, 1_000_000), 256, envs),
-            "gradient_steps": UPDATES_PER_SAMPLE.get(algorithm, 1) * envs * max(horizon or 1, 1),
+            "gradient_steps": UPDATES_PER_SAMPLE.get(algorithm, 1) * envs * max(1 if horizon is None else horizon, 1),
             "learning_starts": min(5_000, steps // 20),
             "scale_rewards": False, "max_grad_norm": NEVER,
         }  # fmt: skip

@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from finrl_pod_envs.trading_envs import KINDS, make_env
 from finrl_pod_strategies.base_portfolios import with_base
 from finrl_pod_strategies.baselines import index_panel, make_baseline
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
+from finrl_pod_strategies.user_strategy import load_strategy, restartable_strategy
 
 from finrl_pod import opened_files
 from finrl_pod.data.splits import make_splits
@@ -48,13 +47,14 @@ from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers, champion_of, sharpe_ratios
 from finrl_pod.types import MarketTensor, Normaliser, Panel
 from finrl_pod.user_files import (
+    custom_parts,
     custom_source,
     forget_modules,
     is_custom,
     is_file_reference,
     kept_files,
     kept_neighbours,
-    user_object,
+    unpinned,
 )
 from finrl_pod_app.evaluation.champions import member_ledgers, reference_strategy
 from finrl_pod_app.prices.market_setup import make_market, training_env
@@ -182,8 +182,11 @@ def audit_champion(
     del market  # the checks build their own, one at a time
     varied_costs = CostSensitivity(validation, reference_strategy(config), "validation") if costs else None
     findings, sensitivities = run_checks(pipeline, varied_costs, config.environment.cost_bps, scope, on_step)
-    file_findings = _opened_by_run(config, first_record)
-    return Audit(f"champion of {run.path}", (*leakage_findings, *findings, *file_findings), sensitivities)
+    findings_as_written = tuple(
+        dataclasses.replace(finding, part=unpinned(finding.part), message=unpinned(finding.message))
+        for finding in (*leakage_findings, *findings, *_opened_by_run(config, first_record))
+    )
+    return Audit(f"champion of {run.path}", findings_as_written, sensitivities)
 
 
 def _opened_by_run(config: RunConfig, first_record: int) -> list[Finding]:
@@ -193,14 +196,15 @@ def _opened_by_run(config: RunConfig, first_record: int) -> list[Finding]:
     before, and so may files of other runs. Those do not count.
     """
     settings = dataclasses.asdict(config)
+    parts = custom_parts(settings)
     names = kept_files(settings)
     earlier_files = [
         entry
         for entry in opened_files.opened_files()
         if Path(entry.reader).name in names or entry.module.partition(".")[0] in opened_files.IMPORTED_PACKAGES
     ]
-    findings = opened_file_findings(dict.fromkeys((*earlier_files, *opened_files.opened_files(first_record))))
-    return findings + unseen_reader_findings(names | kept_neighbours(settings))
+    findings = opened_file_findings(dict.fromkeys((*earlier_files, *opened_files.opened_files(first_record))), parts)
+    return findings + unseen_reader_findings(names | kept_neighbours(settings), parts)
 
 
 def _check_selection(
@@ -254,13 +258,12 @@ def audit_strategy(
     """
     first_record = opened_files.number()
     opened_files.watch()
-    strategy = load_strategy(target) if isinstance(target, str) else target
-    name = target if isinstance(target, str) else strategy.name
     restart = None
     if isinstance(target, str) and is_file_reference(target):
-        purpose = f"the strategy {target}"
-        strategy = UserStrategy(lambda: user_object(target, purpose)(), name)  # of the file as imported last
-        restart = partial(_import_again, target, purpose)
+        strategy, restart = restartable_strategy(target)
+    else:
+        strategy = load_strategy(target) if isinstance(target, str) else target
+    name = target if isinstance(target, str) else strategy.name
     config, panel, bars = _audit_data(config, data)
     if name == "index":
         panel = index_panel(panel)
@@ -282,26 +285,21 @@ def audit_strategy(
     findings, sensitivities = run_checks(pipeline, varied_costs, cost, scope, on_step)
     if sensitivities is not None:
         findings += growth_findings(name, sensitivities, cost)
-    return Audit(name, (*findings, *_opened_by_strategy(target, first_record)), sensitivities)
+    parts = custom_parts((name, *features))
+    return Audit(name, (*findings, *_opened_by_strategy(target, first_record, parts)), sensitivities)
 
 
-def _import_again(target: str, purpose: str) -> None:
-    """Import custom code again; the file of a strategy also registers its features."""
-    forget_modules()
-    user_object(target, purpose)
-
-
-def _opened_by_strategy(target: str | Strategy, first_record: int) -> list[Finding]:
+def _opened_by_strategy(target: str | Strategy, first_record: int, parts: set[str]) -> list[Finding]:
     """Warnings of files opened by user code since `first_record`, and by the file of the strategy on import."""
     records = opened_files.opened_files(first_record)
     if not isinstance(target, str) or not is_custom(target):
-        return opened_file_findings(records)
+        return opened_file_findings(records, parts)
     path, text = custom_source(target, "an audit")
     import_records = [
         entry for entry in opened_files.opened_files() if os.path.abspath(entry.reader) == os.path.abspath(path)
     ]
-    findings = opened_file_findings(dict.fromkeys((*import_records, *records)))
-    return findings + unseen_reader_findings({path.name: text})
+    findings = opened_file_findings(dict.fromkeys((*import_records, *records)), parts)
+    return findings + unseen_reader_findings({path.name: text}, parts)
 
 
 def audit_env(

@@ -33,7 +33,7 @@ class Recipe:
         self, *, envs: int | None = None, members: tuple[int, ...] = (0,)
     ) -> ExecutionMarket | MakingMarket:
         """The market. envs: number of environments; default: the number of the recipe."""
-        number = envs or self.envs
+        number = self.envs if envs is None else envs
         if isinstance(self.market, MakingMarketConfig):
             return MakingMarket(self.market, envs=number, members=members)
         return ExecutionMarket(self.market, envs=number, members=members)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import BrokerUnavailable, ConfigError, DataError, FinrlPodError
+from finrl_pod.evaluate.audit.determinism import check_warm_up
+from finrl_pod.evaluate.audit.pipeline import Pipeline
+from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
 from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from finrl_pod.paper.execution.account_trader import check_assets
@@ -24,9 +29,12 @@ from finrl_pod.paper.monitoring.verification import Verification, verify
 from finrl_pod.paper.runtime.daemon import MAX_DRIFT
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.protocols import Strategy
+from finrl_pod.user_files import unpinned
 from finrl_pod_app.paper.sources import strategy_sources
+from finrl_pod_app.setup.extension_checks import random_panel
 
 CALENDAR_DAYS = timedelta(days=14)
+MAX_OLDER_BARS = 2_000  # before the bars that the daemon reads, on simulated prices
 Status = Literal["ok", "failed", "skipped"]
 
 
@@ -89,6 +97,7 @@ def check_start(config: PaperConfig, *, allow_unpromoted: bool) -> StartChecks:
 
         def limits() -> str:
             check_strategies(config, strategies)
+            check_history(config, strategies)
             return "they leave room for the strategy"
 
         strategies: list[Strategy] = []
@@ -101,6 +110,30 @@ def check_start(config: PaperConfig, *, allow_unpromoted: bool) -> StartChecks:
         check("champion", champion)
         check("limits", limits, "champion")
     return StartChecks(tuple(results.values()))
+
+
+def check_history(config: PaperConfig, strategies: Sequence[Strategy]) -> None:
+    """Check on simulated prices that features do not change without the bars that the daemon does not read.
+
+    Raises ConfigError for a feature that needs more than `data.window` bars.
+    """
+    window = config.data.window
+    panel = random_panel(window + min(max(window, 100), MAX_OLDER_BARS))
+    last = len(panel.times) - 1
+    for strategy in strategies if window else ():
+        names = tuple(strategy.feature_names)
+        try:
+            normaliser = build_market(panel, names, (0, last)).normaliser
+        except FinrlPodError:  # such as a feature of an index: the decision has the right prices, and will tell
+            continue
+        build = partial(build_market, feature_names=names, fit=normaliser)
+        pipeline = Pipeline("features", panel, build, ExecutionRules(), 1.0, out_of_sample=last - 1)
+        for finding in check_warm_up(pipeline, window, probes=1, deployed=True):
+            if finding.status == "fail":
+                raise ConfigError(
+                    f"data.window = {window} is too short for strategy {unpinned(strategy.name)}, as simulated prices "
+                    f"show: {unpinned(finding.message)} Raise it, or set 0 for all sessions."
+                )
 
 
 def _check_account(config: PaperConfig, broker: Broker) -> str:

@@ -26,6 +26,7 @@ from finrl_pod.paper.monitoring.telegram import TOKEN, TelegramCommands
 from finrl_pod.paper.runtime.control import apply_halt, halt_pending
 from finrl_pod.paper.runtime.daemon import Daemon, build_daemon, record_settings
 from finrl_pod.paper.settings import BROKERS, PaperConfig
+from finrl_pod_app.paper.owner_checks import check_history
 from finrl_pod_app.paper.sources import log_deployments, strategy_sources
 
 HALT_POLL = 0.25  # real seconds between two checks of the thread that applies a halt while the main loop is busy
@@ -45,6 +46,7 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
     sources = strategy_sources(config, allow_unpromoted=allow_unpromoted)
     strategies = [source.current().strategy for source in sources]
     check_strategies(config, strategies)
+    check_history(config, strategies)
     limits = recorded_limits(config, strategies)
     clock = open_clock(config.broker)
     log = open_log()

@@ -11,7 +11,7 @@ import torch
 from finrl_pod_envs.custom.contract import MAX_STEPS, MEMBERS, Fault, check_env
 from finrl_pod_envs.custom.loader import load_env
 from finrl_pod_envs.trading_envs import make_env
-from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
+from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy, restartable_strategy
 
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.features import BUILT_IN_FEATURES, Feature, compute_one, lookup, own_feature
@@ -28,13 +28,12 @@ from finrl_pod.market.rewards import Interval, StepReward
 from finrl_pod.market.rules import custom_cost
 from finrl_pod.paper.brokers.factory import missing_members
 from finrl_pod.paper.domain.port import Broker
-from finrl_pod.protocols import Strategy
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, policy_maker
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig
 from finrl_pod.settings.algorithm_registry import algorithm_info
 from finrl_pod.settings.run import EnvironmentConfig
-from finrl_pod.types import Benchmark, Floats, MarketTensor, Panel, Tensor
+from finrl_pod.types import Benchmark, MarketTensor, Panel, Tensor
 from finrl_pod.user_files import (
     error_text,
     forget_modules,
@@ -110,10 +109,15 @@ def feature_faults(make: Callable[[], Feature], restart: Callable[[], None] | No
         return [Fault("undefined", message)]
     if not np.array_equal(values, compute_one(panel, feature), equal_nan=True):
         return [Fault("repeatable", "two calls on the same panel differ; draw no random numbers, keep no state")]
+    return _lookahead_faults(_pipeline(_with_gap(panel, feature), make, restart))
+
+
+def _lookahead_faults(pipeline: Pipeline) -> list[Fault]:
+    """Faults that the look-ahead check of the audit finds."""
     advice = {"look-ahead": "; use bars up to t only", "determinism": ""}
     return [
         Fault(x.check if x.status == "fail" else "error", x.message.rstrip(".") + advice[x.check])
-        for x in check_lookahead(_pipeline(_with_gap(panel, feature), make, restart), PROBES)
+        for x in check_lookahead(pipeline, PROBES)
         if x.status != "pass"
     ]
 
@@ -162,10 +166,10 @@ def check_extension(
         "feature": _check_feature,
         "reward": _check_reward,
         "cost": _check_cost,
-        "strategy": lambda name, _: _check_strategy(lambda: load_user_strategy(name)),
+        "strategy": lambda name, _: _check_strategy(*_strategy_of(name)),
         "policy": _check_policy,
         "algorithm": _check_algorithm,
-        "environment": lambda name, _: _check_environment(name, steps, members or len(MEMBERS)),
+        "environment": lambda name, _: _check_environment(name, steps, len(MEMBERS) if members is None else members),
         "source": _check_source,
         "broker": _check_broker,
     }
@@ -181,7 +185,7 @@ def check_object(extension: object) -> tuple[str, list[Fault]]:
         return kind, _faults(lambda: feature_faults(lambda: feature))
     if kind == "strategy":
         make: Any = extension
-        return kind, _faults(lambda: _check_strategy(lambda: UserStrategy(make, name)))
+        return kind, _faults(lambda: _check_strategy(UserStrategy(make, name), None))
     raise InputError(f"{name!r} is of the kind {kind}: write it to a file, and check 'file.py:{name}'")
 
 
@@ -221,9 +225,14 @@ def _check_reward(reference: str, _: object) -> list[Fault]:
     if not torch.equal(values, reward(interval, None)):
         faults.append(Fault("repeatable", "two calls on the same interval differ; draw no random numbers"))
     other_interval = Interval(draw(5e5, 2e6), draw(2e5, 4e6), draw(0, 1.5), draw(-0.1, 0.1))
-    mixed_interval = Interval(*(torch.cat([a[:1], b[1:]]) for a, b in zip(interval, other_interval, strict=True)))
-    if not torch.allclose(values[:1], reward(mixed_interval, None)[:1], rtol=1e-5, atol=1e-7):
-        faults.append(Fault("accounts", "the reward of an account depends on other accounts; compute each by itself"))
+    for dim in range(values.dim()):
+        mixed_interval = Interval(
+            *(_row_among_others(a, b, dim, 0) for a, b in zip(interval, other_interval, strict=True))
+        )
+        alone, mixed = (x.narrow(dim, 0, 1) for x in (values, reward(mixed_interval, None)))
+        if not torch.allclose(alone, mixed, rtol=1e-5, atol=1e-7):
+            message = "the reward of an account depends on other accounts; compute each by itself"
+            return [*faults, Fault("accounts", message)]
     return faults
 
 
@@ -252,23 +261,38 @@ def _check_cost(reference: str, _: object) -> list[Fault]:
     return faults
 
 
-def _check_strategy(make: Callable[[], Strategy]) -> list[Fault]:
+def _strategy_of(name: str) -> tuple[UserStrategy, Callable[[], None] | None]:
+    """A strategy, and what imports its code again if it has a file."""
+    return restartable_strategy(name) if is_file_reference(name) else (load_user_strategy(name), None)
+
+
+def _check_strategy(strategy: UserStrategy, restart: Callable[[], None] | None) -> list[Fault]:
     panel = random_panel()
-    results = [_backtest_equity(make(), panel) for _ in range(2)]
-    if not np.array_equal(results[0], results[1], equal_nan=True):
+    names = strategy.feature_names
+    market = build_market(panel, names, (0, BARS - 1))
+    full_window = 60 if strategy.lookback is None else max(strategy.lookback, 60)
+    first = min(full_window, BARS - 60)
+    rules = ExecutionRules(cost_rate=1e-3)
+    period = MarketPeriod(market, first, BARS - 1, rules, CASH)
+    # Raises an error that names the bar where target weights are invalid.
+    equity, repeated_equity = (backtest(strategy.recreate(), panel, period).equity for _ in range(2))
+    if not np.array_equal(equity, repeated_equity, equal_nan=True):
         return [Fault("repeatable", "two backtests on the same prices differ; take random numbers from a seed")]
-    names = [name for name in make().feature_names if name not in BUILT_IN_FEATURES]
-    return [
-        Fault(fault.rule, f"its feature {name}: {fault.message}") for name in names for fault in _check_feature(name)
-    ]
+    if faults := [
+        Fault(fault.rule, f"its feature {unpinned(name)}: {fault.message}")
+        for name in names
+        if name not in BUILT_IN_FEATURES
+        for fault in _check_feature(name)
+    ]:
+        return faults
 
+    def build(prices: Panel) -> MarketTensor:
+        return build_market(prices, names, market.normaliser if names else (0, len(prices.times) - 1))
 
-def _backtest_equity(strategy: Strategy, panel: Panel) -> Floats:
-    """Equity of a backtest; raises an error that names the bar where target weights are invalid."""
-    market = build_market(panel, strategy.feature_names, (0, len(panel.times) - 1))
-    window = max(getattr(strategy, "lookback", None) or 0, 60)
-    first = min(window, BARS - 60)  # where the window is full, if the panel is long enough
-    return backtest(strategy, panel, MarketPeriod(market, first, BARS - 1, ExecutionRules(cost_rate=1e-3), CASH)).equity
+    strategies = {unpinned(strategy.name): strategy}
+    return _lookahead_faults(
+        Pipeline("strategy", panel, build, rules, CASH, out_of_sample=first, strategies=strategies, restart=restart)
+    )
 
 
 def _check_policy(reference: str, _: object) -> list[Fault]:
@@ -409,7 +433,7 @@ def _check_environment(reference: str, steps: int | None, members: int) -> list[
     return check_env(
         lambda envs, ids: load_env(reference, envs=envs, members=ids),
         members=[5 * i for i in range(members)],
-        max_steps=steps or MAX_STEPS,
+        max_steps=MAX_STEPS if steps is None else steps,
     )
 
 

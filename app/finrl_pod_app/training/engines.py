@@ -86,19 +86,23 @@ def open_executor(
     elif options.name == "local":
         executor = LocalExecutor(make_local())
     elif options.name == "processes":
-        shards = options.shards or (torch.cuda.device_count() if device.type == "cuda" else 1)
+        shards = options.shards
+        if shards is None:
+            shards = torch.cuda.device_count() if device.type == "cuda" else 1
         threads = config.threads or max(1, (os.cpu_count() or 1) // shards)
         trainer = partial(shard_trainer, config, panel, own_files, neighbours, device.type, threads)
         executor = ProcessExecutor(trainer, shards, timeout=options.timeout)
     else:
-        threads = config.threads or max(1, int(options.cpus or 1))
-        shard_device = "cuda" if options.gpus else "cpu"
+        cpus = 1.0 if options.cpus is None else options.cpus
+        gpus = 0.0 if options.gpus is None else options.gpus
+        threads = config.threads or max(1, int(cpus))
+        shard_device = "cuda" if gpus > 0 else "cpu"
         executor = RayExecutor(
             partial(shard_trainer, config, panel, own_files, neighbours, shard_device, threads),
             shards=options.shards,
             address=options.address,
-            cpus=1.0 if options.cpus is None else options.cpus,
-            gpus=options.gpus or 0.0,
+            cpus=cpus,
+            gpus=gpus,
             timeout=options.timeout,
         )
     try:

@@ -99,7 +99,7 @@ def run_tournament(
     saved_panel = panel_to_resume(config, out) if resume else None
     if engine.name != "ray":
         manifest = Store().show(config.data.name) if saved_panel is None else describe(saved_panel)
-        check_memory(config, manifest, torch_device, engine.shards or 1)
+        check_memory(config, manifest, torch_device, 1 if engine.shards is None else engine.shards)
     _stages(progress)("reading prices and features")
     panel = load_panel(config) if saved_panel is None else saved_panel
     splits = make_splits(panel.times, config.splits)
@@ -203,7 +203,8 @@ def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOp
     engine.check()
     config, unused_note = with_effective_settings(pinned(config))
     check_ranges(config)
-    estimate = check_memory(config, Store().show(config.data.name), pick_device(device), engine.shards or 1)
+    shards = 1 if engine.shards is None else engine.shards
+    estimate = check_memory(config, Store().show(config.data.name), pick_device(device), shards)
     if config.environment.kind == "custom":
         return Plan(estimate, None, ())
     panel = load_panel(config)

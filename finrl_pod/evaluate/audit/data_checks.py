@@ -11,7 +11,7 @@ from finrl_pod.data.dates import stamp
 from finrl_pod.data.flaws import check, sentences
 from finrl_pod.evaluate.audit.pipeline import Finding
 from finrl_pod.evaluate.audit.sensitivity import Sensitivity
-from finrl_pod.opened_files import OpenedFile
+from finrl_pod.opened_files import IMPORTED_PACKAGES, OpenedFile
 from finrl_pod.types import Panel
 from finrl_pod.user_files import imported_modules, written_path
 
@@ -41,13 +41,12 @@ def check_data(panel: Panel) -> list[Finding]:
     return hard + warnings or [Finding(CHECK, "pass", "prices", "The data has no known flaws.")]
 
 
-def opened_file_findings(files: Iterable[OpenedFile]) -> list[Finding]:
-    """A warning for each file or connection that user code opened."""
-    readers: dict[str, list[str]] = {}
+def opened_file_findings(files: Iterable[OpenedFile], parts: Iterable[str] = ()) -> list[Finding]:
+    """A warning for each file or connection that user code opened. parts: references to the audited parts."""
+    readers: dict[str, dict[str, None]] = {}
     for entry in files:
-        names = readers.setdefault(entry.target, [])
-        if (name := written_path(Path(entry.reader)).name) not in names:
-            names.append(name)
+        module = entry.module if entry.module.partition(".")[0] in IMPORTED_PACKAGES else entry.reader
+        readers.setdefault(entry.target, {}).update(dict.fromkeys(_names_in(module, parts, entry.part)))
     return [
         Finding(
             EXTERNAL_CHECK,
@@ -60,18 +59,33 @@ def opened_file_findings(files: Iterable[OpenedFile]) -> list[Finding]:
     ]
 
 
-def unseen_reader_findings(files: Mapping[str, str]) -> list[Finding]:
-    """A warning for each user file that calls functions whose opened files are not seen. files: text by name."""
+def _names_in(module: str, parts: Iterable[str], name: str = "") -> list[str]:
+    """file.py:Name of the parts in a module or file; only of the one called `name` if it is among them.
+
+    Without such parts, `name` in the file, or the file itself.
+    """
+    file = written_path(Path(module)).name
+    references = {part.rpartition(":")[::2] for part in parts}
+    names = sorted(f"{file}:{part}" for path, part in references if written_path(Path(path)).name == file)
+    own_name = f"{file}:{name}" if name else file
+    return [own_name] if own_name in names or not names else names
+
+
+def unseen_reader_findings(files: Mapping[str, str], parts: Iterable[str] = ()) -> list[Finding]:
+    """A warning for each user file that calls functions whose opened files are not seen.
+
+    files: text by name. parts: as for `opened_file_findings`.
+    """
     findings = []
     for name, text in files.items():
         calls = sorted(_unseen_readers(text))
         if calls:
-            file = written_path(Path(name)).name
+            names = _names_in(name, parts)
             message = (
-                f"{file} uses {', '.join(calls)}, whose files this check cannot see; they may hold information from "
-                "after the bar of a decision."
+                f"{', '.join(names)} use{'s' * (len(names) == 1)} {', '.join(calls)}, whose files this check cannot "
+                "see; they may hold information from after the bar of a decision."
             )
-            findings.append(Finding(EXTERNAL_CHECK, "warn", file, message))
+            findings.append(Finding(EXTERNAL_CHECK, "warn", names[0].partition(":")[0], message))
     return findings
 
 

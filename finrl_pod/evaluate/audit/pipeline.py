@@ -214,6 +214,7 @@ JUMP = 8.0  # changes of a feature above this multiple of its median change
 EVENTS = 100  # probes of a kind at most; features, gaps and listings each
 WALK = 0.03  # standard deviation of the steps of a random walk of log prices
 NOISE = 0.08  # standard deviation of the log factor of each price
+TIE_SHARE = 0.1  # of the later bars: the close of the bar before again, or a high or low that is the open or the close
 VOLUME_NOISE = 0.7
 CHANGED_SHARE = 1 / 3  # of the tickers: their later bars are missing or added
 MISSING_SHARE = 0.3  # of the later bars of a ticker with gaps
@@ -333,7 +334,7 @@ def with_random_future(panel: Panel, t: int, seed: int, *, gaps: bool = True) ->
         for values in later_columns.values():
             values[~has_traded] = np.nan
         tradable[later_rows] = has_traded
-    _randomise(later_columns, rng)
+    _randomise(later_columns, panel.close[t], rng)
     members = panel.members
     if members is not None and gaps:
         members = members.copy()
@@ -346,20 +347,27 @@ def with_random_future(panel: Panel, t: int, seed: int, *, gaps: bool = True) ->
     return dataclasses.replace(panel, tradable=tradable, members=members, benchmark=benchmark, **columns)
 
 
-def _randomise(later_columns: dict[str, Floats], rng: np.random.Generator) -> None:
-    """Multiply the later rows of all columns, in place, by random factors."""
+def _randomise(later_columns: dict[str, Floats], last_close: Floats, rng: np.random.Generator) -> None:
+    """Multiply the later rows of all columns, in place, by random factors. last_close: [N] of the bar before.
+
+    Some closes repeat the close before, and some highs and lows are equal to the open or the close, as in real prices.
+    """
     shape = later_columns["close"].shape
     level = _level(shape, rng)
     original_columns = {name: values.copy() for name, values in later_columns.items()}
     inner = [column for column in ("open", "close") if column in later_columns]
     for column in inner:
         later_columns[column] *= level * _factors(shape, NOISE, rng)
+    earlier_close = np.vstack([last_close[None], later_columns["close"]])[:-1]
+    is_repeat = (rng.random(shape) < TIE_SHARE) & np.isfinite(earlier_close) & np.isfinite(later_columns["close"])
+    later_columns["close"][is_repeat] = earlier_close[is_repeat]
     # The distances of the high above, and of the low below, the open and the close.
     for name, extreme, sign in (("high", np.maximum, 1.0), ("low", np.minimum, -1.0)):
         if name in later_columns:
             distance = original_columns[name] / extreme.reduce([original_columns[column] for column in inner])
-            wider = np.exp(sign * np.abs(rng.normal(0, NOISE, shape)))
-            later_columns[name][:] = extreme.reduce([later_columns[column] for column in inner]) * distance * wider
+            distance *= np.exp(sign * np.abs(rng.normal(0, NOISE, shape)))
+            distance[(rng.random(shape) < TIE_SHARE) & np.isfinite(distance)] = 1.0
+            later_columns[name][:] = extreme.reduce([later_columns[column] for column in inner]) * distance
     if "split_close" in later_columns:
         later_columns["split_close"] *= later_columns["close"] / original_columns["close"]
     if "volume" in later_columns:

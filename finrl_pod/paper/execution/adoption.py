@@ -185,7 +185,7 @@ class _Rebuilding:
         day = first.submitted_at.date()
         sessions = self._calendar.sessions(day, day + timedelta(days=14))
         close = next((session.close for session in sessions if session.close > last.submitted_at), last.updated_at)
-        price = first.limit_price or first.filled_average_price or ZERO
+        price = next((x for x in (first.limit_price, first.filled_average_price) if x is not None), ZERO)
         intent = Intent(
             key[0], key[1], first.symbol, first.side, quantity, first.time_in_force, first.type, first.limit_price,
             price, first.submitted_at, last.submitted_at, close + AUCTION_GRACE,

@@ -202,7 +202,7 @@ class RayExecutor:
         self._fixed_count = shards
         try:
             self._check_resources(address)
-            self.shards = shards or self._room()
+            self.shards = self._room() if shards is None else shards
             self._setup = ray.put(make_trainer)
             self._actor = ray.remote(
                 num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0, max_concurrency=2

@@ -122,6 +122,10 @@ def test_random_futures_are_consistent_bars_with_factors_of_their_own() -> None:
         assert full.open is not None
         ratios = (only_prices.close / full.close)[t + 1 :, 4], (only_prices.open / full.open)[t + 1 :, 4]
         assert np.abs(np.log(ratios[0] / ratios[1])).std() > 0.03
+        assert only_prices.high is not None
+        later_close, later_high = (x[t + 1 :][full.tradable[t + 1 :]] for x in (only_prices.close, only_prices.high))
+        assert 0.02 < (later_close == later_high).mean() < 0.1
+        assert 0.02 < (only_prices.close[t + 1 :] == only_prices.close[t:-1]).mean() < 0.15
     assert fewer > 10
     assert more > 5
 

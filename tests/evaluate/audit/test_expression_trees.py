@@ -2,147 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from typing import Any
+import json
+from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from finrl_pod_app.setup.extension_checks import PROBES, random_panel
 
-from finrl_pod.data.tensor import build_market
-from finrl_pod.evaluate.audit.lookahead import check_lookahead
-from finrl_pod.evaluate.audit.pipeline import Pipeline
-from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.types import Floats, MarketTensor, Panel
+from tests.evaluate.audit.expression_trees import accused_trees, random_trees
 
 pytestmark = pytest.mark.slow
 
 TREES, SEED = 250, 45
-BARS, ASSETS, DEPTH = 120, 5, 3
-PAST, LATER = 5, 3  # bars that a leaf looks back and ahead at most
-COLUMNS = ("open", "high", "low", "close", "volume")
-SHARE = 0.01  # of the values that a redrawn future changes
 MISSES = 2  # a hundredth of the trees
-Tree = tuple[Any, ...]  # ("leaf", column, lag) or an operation with its arguments
+RECORD = Path(__file__).parents[3] / "benchmarks" / "look_ahead.json"
 
 
-def defined(x: Floats) -> Floats:
-    return np.where(np.isfinite(x), x, -9.0)
+@pytest.mark.parametrize(("looks_ahead", "misses"), [(True, MISSES), (False, 0)])
+def test_random_expressions_are_accused_if_they_look_ahead(looks_ahead: bool, misses: int) -> None:
+    trees = random_trees(TREES, looks_ahead, SEED)
+    accused = accused_trees(trees)
+    wrong = set(range(TREES)) - accused if looks_ahead else accused
+    assert len(wrong) <= misses, [trees[i] for i in wrong]
 
 
-def rank(x: Floats) -> Floats:
-    return np.asarray(defined(x).argsort(1, kind="stable").argsort(1, kind="stable") * 1.0)
-
-
-def less_mean(x: Floats) -> Floats:
-    return np.asarray(x - np.where(np.isfinite(x), x, 0.0).mean(1, keepdims=True))
-
-
-def count_of_positive(x: Floats) -> Floats:
-    return np.repeat((defined(x) > 0).mean(1, keepdims=True), x.shape[1], 1)
-
-
-def mean_of_past(x: Floats) -> Floats:
-    return np.asarray(np.cumsum(np.nan_to_num(x), 0) / np.arange(1, len(x) + 1)[:, None])
-
-
-def ratio(x: Floats, y: Floats) -> Floats:
-    return np.asarray(x / (1.0 + np.abs(y)))
-
-
-def is_above(x: Floats, y: Floats) -> Floats:
-    return (x > y) * 1.0
-
-
-UNARY = {f.__name__: f for f in (rank, less_mean, count_of_positive, mean_of_past)}
-BINARY = {"minus": np.subtract, "lower": np.fmin, "higher": np.fmax, "ratio": ratio, "is_above": is_above}
-
-
-class Leaves:
-    """Shifted logarithms of the columns of a panel."""
-
-    def __init__(self, panel: Panel) -> None:
-        self.logs = {column: np.log(getattr(panel, column)) for column in COLUMNS}
-        self.shifted = functools.cache(self.shift)
-
-    def shift(self, column: str, lag: int) -> Floats:
-        values = self.logs[column]
-        shifted = np.full_like(values, np.nan)
-        if lag >= 0:
-            shifted[lag:] = values[: len(values) - lag]
-        else:
-            shifted[:lag] = values[-lag:]
-        return shifted
-
-    def value(self, tree: Tree) -> Floats:
-        if tree[0] == "leaf":
-            return self.shifted(*tree[1:])
-        arguments = [self.value(argument) for argument in tree[1:]]
-        operation: Any = UNARY.get(tree[0]) or BINARY[tree[0]]
-        values: Floats = operation(*arguments)
-        return values
-
-
-def random_tree(rng: np.random.Generator, depth: int, looks_ahead: bool) -> Tree:
-    if depth == 0 or (depth < DEPTH and rng.random() < 0.2):
-        lags = (-LATER, PAST) if looks_ahead else (0, PAST)
-        return ("leaf", str(rng.choice(COLUMNS)), int(rng.integers(*lags, endpoint=True)))
-    names = list(UNARY if rng.random() < 0.4 else BINARY)
-    name = names[rng.integers(len(names))]
-    return (name, *(random_tree(rng, depth - 1, looks_ahead) for _ in range(1 if name in UNARY else 2)))
-
-
-def changed_share(tree: Tree, leaves: Leaves, redrawn: list[tuple[int, Leaves]]) -> float:
-    """Share of the values up to bar t, of those that a leaf can reach, that change with redrawn later bars."""
-    values = leaves.value(tree)
-    changes = []
-    for t, other_leaves in redrawn:
-        rows = slice(t + 1 - LATER, t + 1)
-        changes.append(~np.isclose(values[rows], other_leaves.value(tree)[rows], rtol=1e-4, atol=1e-9, equal_nan=True))
-    return float(np.mean(changes))
-
-
-def redraw(panel: Panel, t: int, rng: np.random.Generator) -> Panel:
-    columns = {name: getattr(panel, name).copy() for name in COLUMNS}
-    for values in columns.values():
-        values[t + 1 :] *= np.exp(rng.normal(0, 0.1, values[t + 1 :].shape))
-    return dataclasses.replace(panel, **columns)
-
-
-def accused_trees(panel: Panel, trees: list[Tree]) -> set[int]:
-    """Indices of the trees in which the audit finds look-ahead."""
-    normaliser = build_market(panel, ("return_1",), (0, BARS - 1)).normaliser
-    names = tuple(str(i) for i in range(len(trees)))
-
-    def build(prices: Panel) -> MarketTensor:
-        leaves = Leaves(prices)
-        values = torch.from_numpy(np.stack([leaves.value(tree) for tree in trees], -1))
-        market = build_market(prices, ("return_1",), normaliser)
-        return dataclasses.replace(market, feature_names=names, features=values, raw_features=values)
-
-    pipeline = Pipeline("trees", panel, build, ExecutionRules(), 1e6, out_of_sample=BARS // 2)
-    findings = check_lookahead(pipeline, PROBES)
-    return {int(finding.part.removeprefix("feature ")) for finding in findings if finding.status != "pass"}
-
-
-def test_random_expressions_that_look_ahead_are_found() -> None:
-    rng = np.random.default_rng(SEED)
-    panel = random_panel(BARS, ASSETS)
-    leaves = Leaves(panel)
-    redrawn = [(t, Leaves(redraw(panel, t, rng))) for t in range(20, BARS - PAST, 10)]
-    trees: list[Tree] = []
-    while len(trees) < TREES:
-        tree = random_tree(rng, DEPTH, looks_ahead=True)
-        if changed_share(tree, leaves, redrawn) >= SHARE:
-            trees.append(tree)
-    missed = set(range(TREES)) - accused_trees(panel, trees)
-    assert len(missed) <= MISSES, [trees[i] for i in missed]
-
-
-def test_random_expressions_of_past_bars_are_not_accused() -> None:
-    rng = np.random.default_rng(SEED)
-    trees = [random_tree(rng, DEPTH, looks_ahead=False) for _ in range(TREES)]
-    accused = accused_trees(random_panel(BARS, ASSETS), trees)
-    assert not accused, [trees[i] for i in accused]
+def test_the_recorded_long_run_misses_a_hundredth_and_accuses_none() -> None:
+    missed, accused = json.loads(RECORD.read_text())["rows"]
+    assert (missed["config"]["expressions"], accused["config"]["expressions"]) == (1000, 2000)
+    assert missed["config"]["wrong"] <= 10
+    assert accused["config"]["wrong"] == 0

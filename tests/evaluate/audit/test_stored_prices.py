@@ -13,9 +13,10 @@ from finrl_pod.evaluate.audit.lookahead import check_lookahead
 from finrl_pod.types import Floats, Panel
 from tests.evaluate.audit.pipelines import panel, registered_feature, sound_pipeline
 
-STRATEGY = """import numpy as np
-from finrl_pod.data.store import Store
+LOADING = """from finrl_pod.data.store import Store
 STORED = Store().load("audited")
+"""
+STRATEGY = """import numpy as np
 class Mine:
     lookback, lag = 2, {lag}
     def target_weights(self, window, positions):
@@ -32,14 +33,19 @@ def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("in_neighbour", [False, True])
 @pytest.mark.parametrize(("lag", "fails"), [(2, True), (-5, False)])
-def test_strategies_that_load_later_prices_on_import_fail(tmp_path: Path, lag: int, fails: bool) -> None:
-    (tmp_path / "own.py").write_text(STRATEGY.format(lag=lag))
+def test_strategies_that_load_later_prices_on_import_fail(
+    tmp_path: Path, lag: int, fails: bool, in_neighbour: bool
+) -> None:
+    (tmp_path / "stored_neighbour.py").write_text(LOADING)
+    head = "from stored_neighbour import STORED\n" if in_neighbour else LOADING
+    (tmp_path / "own.py").write_text(head + STRATEGY.format(lag=lag))
     name = f"{tmp_path / 'own.py'}:Mine"
     findings = audit_strategy(name, "audited", AuditScope(probes=2, warm_up_bars=100)).findings
     failures = {(f.check, f.part) for f in findings if f.status == "fail"}
     assert failures == ({("look-ahead", f"strategy {name}")} if fails else set())
-    assert any(f.check == "external data" and "own.py opens" in f.message for f in findings)
+    assert any(f.check == "external data" and "own.py:Mine opens" in f.message for f in findings)
 
 
 @pytest.mark.slow

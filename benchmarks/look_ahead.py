@@ -1,0 +1,43 @@
+"""Random expressions of past and later bars: the shares of them that the look-ahead check misses and accuses.
+
+Expressions of later bars count if redrawn later bars change at least 1% of their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.harness.options import check_minimum
+from benchmarks.harness.rows import Row
+from finrl_pod.evaluate.intervals import binomial_interval
+
+
+@dataclass(frozen=True)
+class LookAheadSettings:
+    """Numbers of expressions that look ahead, and that do not."""
+
+    looking_ahead: int = 1000
+    honest: int = 2000
+    seed: int = 45
+
+
+def look_ahead_rows(settings: LookAheadSettings) -> Iterator[Row]:
+    from tests.evaluate.audit.expression_trees import PROBES, accused_trees, random_trees
+
+    check_minimum(settings, looking_ahead=1, honest=1)
+    for name, count in (("missed_look_ahead", settings.looking_ahead), ("accused_honest", settings.honest)):
+        looks_ahead = name == "missed_look_ahead"
+        trees = random_trees(count, looks_ahead, settings.seed)
+        accused = accused_trees(trees)
+        wrong = sorted(set(range(count)) - accused if looks_ahead else accused)
+        low, high = binomial_interval(len(wrong), count)
+        config = {
+            "expressions": count,
+            "wrong": len(wrong),
+            "examples": [repr(trees[i]) for i in wrong],
+            "seed": settings.seed,
+            "probes": PROBES,
+            "interval": "95% Clopper-Pearson",
+        }
+        yield Row(name, len(wrong) / count, low, high, "share", config)
