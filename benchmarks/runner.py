@@ -40,7 +40,6 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "ppo": Benchmark("speed.market_rates:ppo_rows", "samples/s of PPO, end to end", device="auto"),
     "population": Benchmark("speed.market_rates:population_rows", "samples/s of many members over one", device="auto"),
     "sac": Benchmark("speed.sac:sac_rows", "updates/s of soft actor-critic and of Stable-Baselines3", device="auto"),
-    "pipeline": Benchmark("speed.pipeline:pipeline_rows", "collecting and learning concurrently and alternately"),
     "backtest": Benchmark("speed.backtest:backtest_rows", "backtests/s of many variations, and of vectorbt and bt"),
     "scale": Benchmark("speed.scale:scale_rows", "time and memory of whole tournaments by size"),
     "gpu": Benchmark("gpu.device:gpu_rows", "speed of a device, or a plan counted on the CPU", device="auto"),

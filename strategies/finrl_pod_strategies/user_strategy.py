@@ -20,6 +20,7 @@ from finrl_pod.user_files import (
     error_text,
     forget_modules,
     is_custom,
+    is_file_reference,
     is_interrupt,
     stdout_to_stderr,
     unpinned,
@@ -92,13 +93,12 @@ def load_user_strategy(name: str, seed: int | None = None) -> UserStrategy:
         raise InputError(f"{label} could not be created: {error_text(error)}") from error
 
 
-def restartable_strategy(name: str) -> tuple[UserStrategy, Callable[[], None]]:
-    """A strategy of a file, and a function after which new instances are made by the file, imported again.
-
-    The import also registers the features of the file. name: file.py:Class. Raises InputError as `load_user_strategy`.
-    """
+def restartable_strategy(name: str) -> tuple[UserStrategy, Callable[[], None] | None]:
+    """A strategy, and a function that imports its file and features again; None without a file. Raises InputError."""
     purpose = f"the strategy {name}"
-    load_user_strategy(name)
+    strategy = load_user_strategy(name)
+    if not is_file_reference(name):
+        return strategy, None
 
     def restart() -> None:
         forget_modules()

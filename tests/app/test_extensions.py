@@ -424,7 +424,7 @@ def test_new_tests_pass_and_catch_a_planted_look_ahead(tmp_path: Path, monkeypat
         text = file.read_text()
         assert sound in text
         file.write_text(text.replace(sound, planted) + AHEAD * (kind == "strategy"))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", "--tb=no"]
+    command = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "-rA", "--tb=no"]
     environment = {**os.environ, "COLUMNS": "2000"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     results = dict(re.findall(r"^(?:PASSED|FAILED) test_(\w+)\.py::\S+(.*)$", ended.stdout, re.MULTILINE))

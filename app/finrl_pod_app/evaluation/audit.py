@@ -51,7 +51,6 @@ from finrl_pod.user_files import (
     custom_source,
     forget_modules,
     is_custom,
-    is_file_reference,
     kept_files,
     kept_neighbours,
     unpinned,
@@ -258,8 +257,9 @@ def audit_strategy(
     """
     first_record = opened_files.number()
     opened_files.watch()
+    strategy: Strategy
     restart = None
-    if isinstance(target, str) and is_file_reference(target):
+    if isinstance(target, str) and is_custom(target):
         strategy, restart = restartable_strategy(target)
     else:
         strategy = load_strategy(target) if isinstance(target, str) else target

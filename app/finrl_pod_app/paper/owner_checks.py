@@ -7,12 +7,11 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import BrokerUnavailable, ConfigError, DataError, FinrlPodError
+from finrl_pod.errors import BrokerUnavailable, ConfigError, DataError, FeatureError, FinrlPodError
 from finrl_pod.evaluate.audit.determinism import check_warm_up
 from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.market.execution import ExecutionRules
@@ -29,6 +28,7 @@ from finrl_pod.paper.monitoring.verification import Verification, verify
 from finrl_pod.paper.runtime.daemon import MAX_DRIFT
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.protocols import Strategy
+from finrl_pod.types import MarketTensor, Panel
 from finrl_pod.user_files import unpinned
 from finrl_pod_app.paper.sources import strategy_sources
 from finrl_pod_app.setup.extension_checks import random_panel
@@ -113,27 +113,23 @@ def check_start(config: PaperConfig, *, allow_unpromoted: bool) -> StartChecks:
 
 
 def check_history(config: PaperConfig, strategies: Sequence[Strategy]) -> None:
-    """Check on simulated prices that features do not change without the bars that the daemon does not read.
-
-    Raises ConfigError for a feature that needs more than `data.window` bars.
-    """
+    """Raises ConfigError for features that change, on simulated prices, without bars older than `data.window`."""
     window = config.data.window
     panel = random_panel(window + min(max(window, 100), MAX_OLDER_BARS))
-    last = len(panel.times) - 1
     for strategy in strategies if window else ():
         names = tuple(strategy.feature_names)
-        try:
-            normaliser = build_market(panel, names, (0, last)).normaliser
-        except FinrlPodError:  # such as a feature of an index: the decision has the right prices, and will tell
-            continue
-        build = partial(build_market, feature_names=names, fit=normaliser)
-        pipeline = Pipeline("features", panel, build, ExecutionRules(), 1.0, out_of_sample=last - 1)
-        for finding in check_warm_up(pipeline, window, probes=1, deployed=True):
-            if finding.status == "fail":
-                raise ConfigError(
-                    f"data.window = {window} is too short for strategy {unpinned(strategy.name)}, as simulated prices "
-                    f"show: {unpinned(finding.message)} Raise it, or set 0 for all sessions."
-                )
+
+        def build(prices: Panel, names: tuple[str, ...] = names) -> MarketTensor:
+            return build_market(prices, names, (0, len(prices.times) - 1))
+
+        pipeline = Pipeline("features", panel, build, ExecutionRules(), 1.0, out_of_sample=len(panel.times) - 2)
+        with contextlib.suppress(FeatureError):  # of these prices; decisions have others
+            for finding in check_warm_up(pipeline, window, probes=1, deployed=True):
+                if finding.status == "fail":
+                    raise ConfigError(
+                        f"data.window = {window} is too short for strategy {unpinned(strategy.name)}: "
+                        f"{unpinned(finding.message)} Raise it, or set 0 for all sessions."
+                    )
 
 
 def _check_account(config: PaperConfig, broker: Broker) -> str:

@@ -11,10 +11,10 @@ import torch
 from finrl_pod_envs.custom.contract import MAX_STEPS, MEMBERS, Fault, check_env
 from finrl_pod_envs.custom.loader import load_env
 from finrl_pod_envs.trading_envs import make_env
-from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy, restartable_strategy
+from finrl_pod_strategies.user_strategy import UserStrategy, restartable_strategy
 
 from finrl_pod.data.dates import first_moment, last_moment
-from finrl_pod.data.features import BUILT_IN_FEATURES, Feature, compute_one, lookup, own_feature
+from finrl_pod.data.features import Feature, compute_one, lookup, own_feature
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.sources.factory import open_source
 from finrl_pod.data.tensor import build_market
@@ -163,10 +163,12 @@ def check_extension(
     kind, extension = find_extension(target, kind)
     reference = pin(target) if is_file_reference(target) else target
     checks: Mapping[str, Callable[[str, Any], list[Fault]]] = {
-        "feature": _check_feature,
+        "feature": lambda name, _: feature_faults(
+            lambda: lookup(name), forget_modules if is_file_reference(name) else None
+        ),
         "reward": _check_reward,
         "cost": _check_cost,
-        "strategy": lambda name, _: _check_strategy(*_strategy_of(name)),
+        "strategy": lambda name, _: _check_strategy(*restartable_strategy(name)),
         "policy": _check_policy,
         "algorithm": _check_algorithm,
         "environment": lambda name, _: _check_environment(name, steps, len(MEMBERS) if members is None else members),
@@ -203,10 +205,6 @@ def _faults(check: Callable[[], list[Fault]]) -> list[Fault]:
 def random_market() -> MarketTensor:
     """The market of `random_panel`, with two features."""
     return build_market(random_panel(), ("return_1", "return_5"), (0, BARS - 1))
-
-
-def _check_feature(name: str, _: object = None) -> list[Fault]:
-    return feature_faults(lambda: lookup(name), forget_modules if is_file_reference(name) else None)
 
 
 def _check_reward(reference: str, _: object) -> list[Fault]:
@@ -261,30 +259,17 @@ def _check_cost(reference: str, _: object) -> list[Fault]:
     return faults
 
 
-def _strategy_of(name: str) -> tuple[UserStrategy, Callable[[], None] | None]:
-    """A strategy, and what imports its code again if it has a file."""
-    return restartable_strategy(name) if is_file_reference(name) else (load_user_strategy(name), None)
-
-
 def _check_strategy(strategy: UserStrategy, restart: Callable[[], None] | None) -> list[Fault]:
     panel = random_panel()
     names = strategy.feature_names
     market = build_market(panel, names, (0, BARS - 1))
-    full_window = 60 if strategy.lookback is None else max(strategy.lookback, 60)
-    first = min(full_window, BARS - 60)
+    first = min(max(strategy.lookback or 0, 60), BARS - 60)  # where the window is full, if the panel is long enough
     rules = ExecutionRules(cost_rate=1e-3)
     period = MarketPeriod(market, first, BARS - 1, rules, CASH)
     # Raises an error that names the bar where target weights are invalid.
     equity, repeated_equity = (backtest(strategy.recreate(), panel, period).equity for _ in range(2))
     if not np.array_equal(equity, repeated_equity, equal_nan=True):
         return [Fault("repeatable", "two backtests on the same prices differ; take random numbers from a seed")]
-    if faults := [
-        Fault(fault.rule, f"its feature {unpinned(name)}: {fault.message}")
-        for name in names
-        if name not in BUILT_IN_FEATURES
-        for fault in _check_feature(name)
-    ]:
-        return faults
 
     def build(prices: Panel) -> MarketTensor:
         return build_market(prices, names, market.normaliser if names else (0, len(prices.times) - 1))

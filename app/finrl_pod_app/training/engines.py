@@ -93,16 +93,14 @@ def open_executor(
         trainer = partial(shard_trainer, config, panel, own_files, neighbours, device.type, threads)
         executor = ProcessExecutor(trainer, shards, timeout=options.timeout)
     else:
-        cpus = 1.0 if options.cpus is None else options.cpus
-        gpus = 0.0 if options.gpus is None else options.gpus
-        threads = config.threads or max(1, int(cpus))
-        shard_device = "cuda" if gpus > 0 else "cpu"
+        threads = config.threads or max(1, int(options.cpus or 0))
+        shard_device = "cuda" if (options.gpus or 0) > 0 else "cpu"
         executor = RayExecutor(
             partial(shard_trainer, config, panel, own_files, neighbours, shard_device, threads),
             shards=options.shards,
             address=options.address,
-            cpus=cpus,
-            gpus=gpus,
+            cpus=1.0 if options.cpus is None else options.cpus,
+            gpus=options.gpus or 0.0,
             timeout=options.timeout,
         )
     try:

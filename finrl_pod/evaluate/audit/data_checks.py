@@ -60,10 +60,7 @@ def opened_file_findings(files: Iterable[OpenedFile], parts: Iterable[str] = ())
 
 
 def _names_in(module: str, parts: Iterable[str], name: str = "") -> list[str]:
-    """file.py:Name of the parts in a module or file; only of the one called `name` if it is among them.
-
-    Without such parts, `name` in the file, or the file itself.
-    """
+    """file.py:Name of the part called `name` in a module or file; of all its parts if none is; else the file."""
     file = written_path(Path(module)).name
     references = {part.rpartition(":")[::2] for part in parts}
     names = sorted(f"{file}:{part}" for path, part in references if written_path(Path(path)).name == file)
@@ -72,10 +69,7 @@ def _names_in(module: str, parts: Iterable[str], name: str = "") -> list[str]:
 
 
 def unseen_reader_findings(files: Mapping[str, str], parts: Iterable[str] = ()) -> list[Finding]:
-    """A warning for each user file that calls functions whose opened files are not seen.
-
-    files: text by name. parts: as for `opened_file_findings`.
-    """
+    """A warning for each user file that calls functions whose opened files are not seen. files: text by name."""
     findings = []
     for name, text in files.items():
         calls = sorted(_unseen_readers(text))

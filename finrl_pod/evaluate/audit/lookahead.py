@@ -168,11 +168,10 @@ def check_lookahead(
         findings.append(Finding(CHECK, "warn", "features", message, bar))
     if search.faults or search.not_deterministic or not search.probe_count:
         return findings
-    unprobed_kinds = [
-        name for name, present in (("environment", pipeline.make_env), ("decisions", pipeline.strategies)) if present
-    ]
-    message = f"Changing later bars changes no prices, features or market (probed at {search.probe_count} bars)"
-    message += f", and no {' or '.join(unprobed_kinds)} (at {len(decisions)})." if unprobed_kinds else "."
+    message = (
+        f"Changing later bars changes no prices, features or market (probed at {search.probe_count} bars), and no "
+        f"environment or decisions (at {len(decisions)})."
+    )
     return [*findings, Finding(CHECK, "pass", pipeline.name, message, value=search.probe_count)]
 
 
