@@ -1,7 +1,4 @@
-"""Random expressions of past and later bars: the shares of them that the look-ahead check misses and accuses.
-
-Expressions of later bars count if redrawn later bars change at least 1% of their values.
-"""
+"""Shares of random expressions of past and of later bars that the look-ahead check accuses and misses."""
 
 from __future__ import annotations
 
@@ -17,8 +14,6 @@ from finrl_pod.evaluate.intervals import binomial_interval
 
 @dataclass(frozen=True)
 class LookAheadSettings:
-    """Numbers of expressions that look ahead, and that do not."""
-
     looking_ahead: int = 1000
     honest: int = 2000
     seed: int = 45

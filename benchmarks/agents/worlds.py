@@ -178,11 +178,6 @@ def impact(seed: int) -> World:
     return World(problem_of(market, IMPACT_RULES, AT_ONCE), signal)
 
 
-def impact_cost() -> float:
-    """c of the cost c |change|^1.5 of a change of a holding, in units of an equal share, relative to that share."""
-    return float(IMPACT_RULES.impact * IMPACT_RISK * (TENTH_OF_SHARE / 0.1) ** 0.5)
-
-
 def best_aims() -> Floats:
     """Optimal holdings [S, H] after a decision, by signal and holding before it, from value iteration.
 
@@ -198,7 +193,9 @@ def best_aims() -> Floats:
         np.broadcast_arrays(next_signals[:, :, None, None], next_holdings[None, None]), -1
     )  # [S, 7, A, 7, 2]
     gains = IMPACT_RISK * EDGE * SIGNALS[:, None] * np.expm1(AIMS)  # [S, A]
-    costs = impact_cost() * np.abs(np.exp(AIMS) - np.exp(HOLDINGS)[:, None]) ** 1.5  # [H, A]
+    # c of the cost c |change|^1.5 of a change of a holding, in units of an equal share, relative to that share
+    impact = float(IMPACT_RULES.impact * IMPACT_RISK * (TENTH_OF_SHARE / 0.1) ** 0.5)
+    costs = impact * np.abs(np.exp(AIMS) - np.exp(HOLDINGS)[:, None]) ** 1.5  # [H, A]
     value = np.zeros((len(SIGNALS), len(HOLDINGS)))
     for _ in range(SWEEPS):
         expected_value = np.einsum(

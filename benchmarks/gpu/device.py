@@ -166,7 +166,7 @@ def _measurements(device: torch.device) -> Iterator[tuple[str, Measurement]]:
             yield f"ppo_{policy}_{envs}_tf32", partial(_ppo, policy, envs, matmul_precision="tf32")
             yield f"ppo_{policy}_{envs}_bfloat16", partial(_ppo, policy, envs, activation_dtype="bfloat16")
     for members in (2,) if small else POPULATIONS:
-        yield f"population_{members}", partial(_population, members)
+        yield f"population_{members}", partial(population_rows, _training("equivariant", 256 * members, members))
     yield "leaked_future_seconds", partial(_leaked_future, SMALL_BARS if small else LEAK_BARS)
     yield "sac", lambda device: sac_rows(SacSettings(runs=1 if small else 3), device)
     if not small:
@@ -186,10 +186,6 @@ def _training(policy: Any, envs: int, members: int = 1) -> SpeedSettings:
 
 def _ppo(policy: str, envs: int, device: torch.device, **precision: Any) -> list[Row]:
     return ppo_rows(replace(_training(policy, envs), **precision), device)
-
-
-def _population(members: int, device: torch.device) -> list[Row]:
-    return population_rows(_training("equivariant", 256 * members, members), device)
 
 
 def _leaked_future(bars: int, device: torch.device) -> list[Row]:

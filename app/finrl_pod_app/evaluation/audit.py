@@ -181,11 +181,9 @@ def audit_champion(
     del market  # the checks build their own, one at a time
     varied_costs = CostSensitivity(validation, reference_strategy(config), "validation") if costs else None
     findings, sensitivities = run_checks(pipeline, varied_costs, config.environment.cost_bps, scope, on_step)
-    findings_as_written = tuple(
-        dataclasses.replace(finding, part=unpinned(finding.part), message=unpinned(finding.message))
-        for finding in (*leakage_findings, *findings, *_opened_by_run(config, first_record))
-    )
-    return Audit(f"champion of {run.path}", findings_as_written, sensitivities)
+    findings = [*leakage_findings, *findings, *_opened_by_run(config, first_record)]
+    findings_as_written = (dataclasses.replace(x, part=unpinned(x.part), message=unpinned(x.message)) for x in findings)
+    return Audit(f"champion of {run.path}", tuple(findings_as_written), sensitivities)
 
 
 def _opened_by_run(config: RunConfig, first_record: int) -> list[Finding]:

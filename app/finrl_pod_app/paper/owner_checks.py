@@ -34,7 +34,6 @@ from finrl_pod_app.paper.sources import strategy_sources
 from finrl_pod_app.setup.extension_checks import random_panel
 
 CALENDAR_DAYS = timedelta(days=14)
-MAX_OLDER_BARS = 2_000  # before the bars that the daemon reads, on simulated prices
 Status = Literal["ok", "failed", "skipped"]
 
 
@@ -115,7 +114,7 @@ def check_start(config: PaperConfig, *, allow_unpromoted: bool) -> StartChecks:
 def check_history(config: PaperConfig, strategies: Sequence[Strategy]) -> None:
     """Raises ConfigError for features that change, on simulated prices, without bars older than `data.window`."""
     window = config.data.window
-    panel = random_panel(window + min(max(window, 100), MAX_OLDER_BARS))
+    panel = random_panel(2 * window + 100)
     for strategy in strategies if window else ():
         names = tuple(strategy.feature_names)
 

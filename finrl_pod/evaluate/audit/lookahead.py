@@ -150,8 +150,10 @@ def check_lookahead(
     search.loads_panels |= whole_run.loads_panels
     tables = table_bars(pipeline.panel, whole_run.market, probes, seed)
     del whole_run
-    for block in _blocks(tables):
-        _probe_tables(search, block, seed)
+    while tables:
+        end = bisect_left(tables, tables[0] + BLOCK)
+        _probe_tables(search, tables[:end], seed)
+        tables = tables[end:]
     _probe_state(search)
     decisions = decision_bars(pipeline, min(probes, DECISION_PROBES))
     for t in decisions:
@@ -246,14 +248,6 @@ def _repeated_parts(base: PipelineRun, changed_run: PipelineRun, k: int, stage: 
         if not repeated:
             break
     return repeated
-
-
-def _blocks(bars: Sequence[int]) -> Iterator[list[int]]:
-    """Ascending bars in groups that span fewer than `BLOCK` bars."""
-    while bars:
-        end = bisect_left(bars, bars[0] + BLOCK)
-        yield list(bars[:end])
-        bars = bars[end:]
 
 
 def _probe_tables(search: _Search, block: Sequence[int], seed: int) -> None:

@@ -348,10 +348,7 @@ def with_random_future(panel: Panel, t: int, seed: int, *, gaps: bool = True) ->
 
 
 def _randomise(later_columns: dict[str, Floats], last_close: Floats, rng: np.random.Generator) -> None:
-    """Multiply the later rows of all columns, in place, by random factors. last_close: [N] of the bar before.
-
-    Some closes repeat the close before, and some highs and lows are equal to the open or the close, as in real prices.
-    """
+    """Multiply the later rows of all columns, in place, by random factors. last_close: [N] of the bar before."""
     shape = later_columns["close"].shape
     level = _level(shape, rng)
     original_columns = {name: values.copy() for name, values in later_columns.items()}
