@@ -30,8 +30,7 @@ def conditions(node: ast.AST) -> Iterator[ast.expr]:
         elif isinstance(child, ast.UnaryOp) and isinstance(child.op, ast.Not):
             yield child.operand
         elif isinstance(child, ast.BoolOp):
-            last = child.values[-1]
-            is_zero = isinstance(child.op, ast.Or) and isinstance(last, ast.Constant) and last.value in (0, 0.0)
+            is_zero = isinstance(child.op, ast.Or) and ast.unparse(child.values[-1]) in ("0", "0.0", "ZERO")
             yield from () if is_zero else child.values[:-1]
 
 
