@@ -8,17 +8,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from finrl_pod.fake_alpaca import wire_format as wire
 from finrl_pod.fake_alpaca.prices import new_york
-from finrl_pod.fake_alpaca.wire_format import (
-    ID_NAMESPACE,
-    NANO,
-    NOT_FOUND,
-    ApiError,
-    asset_id,
-    decimal_text,
-    floor_shares,
-    timestamp,
-)
 
 ORDER_CLASSES = ("simple", "bracket", "oco", "oto")
 OPEN_STATUSES = (
@@ -100,44 +91,46 @@ class Order(OrderTicket):
         if self.qty is not None:
             return self.qty - self.filled
         assert self.notional is not None
-        return floor_shares((self.notional - self.value) / self.reserve)
+        return wire.floor_shares((self.notional - self.value) / self.reserve)
 
     def to_json(self, legs: Sequence[Order] = ()) -> dict[str, Any]:
         """JSON of the order in the REST API and the stream. legs: orders to show within it."""
         statuses = ("filled", "expired", "canceled", "failed", "replaced")
-        moments = {f"{name}_at": timestamp(self.moments[name]) if name in self.moments else None for name in statuses}
+        moments = {
+            f"{name}_at": wire.timestamp(self.moments[name]) if name in self.moments else None for name in statuses
+        }
         average = self.value / self.filled if self.filled else None
         return {
             "id": self.id,
             "client_order_id": self.client_order_id,
-            "created_at": timestamp(self.submitted_at),
-            "updated_at": timestamp(self.updated_at or self.submitted_at),
-            "submitted_at": timestamp(self.submitted_at),
+            "created_at": wire.timestamp(self.submitted_at),
+            "updated_at": wire.timestamp(self.updated_at or self.submitted_at),
+            "submitted_at": wire.timestamp(self.submitted_at),
             **moments,
             "replaced_by": self.replaced_by,
             "replaces": self.replaces,
-            "asset_id": asset_id(self.symbol),
+            "asset_id": wire.asset_id(self.symbol),
             "symbol": self.symbol,
             "asset_class": "crypto" if "/" in self.symbol else "us_equity",
-            "notional": decimal_text(self.notional),
-            "qty": decimal_text(self.qty),
-            "filled_qty": decimal_text(self.filled),
-            "filled_avg_price": None if average is None else decimal_text(average.quantize(NANO)),
+            "notional": wire.decimal_text(self.notional),
+            "qty": wire.decimal_text(self.qty),
+            "filled_qty": wire.decimal_text(self.filled),
+            "filled_avg_price": None if average is None else wire.decimal_text(average.quantize(wire.NANO)),
             "order_class": self.order_class,
             "order_type": self.type,
             "type": self.type,
             "side": self.side,
             "position_intent": self.position_intent,
             "time_in_force": self.time_in_force,
-            "limit_price": decimal_text(self.limit_price),
-            "stop_price": decimal_text(self.stop_price),
+            "limit_price": wire.decimal_text(self.limit_price),
+            "stop_price": wire.decimal_text(self.stop_price),
             "status": self.status,
             "extended_hours": self.extended_hours,
             "legs": [leg.to_json() for leg in legs] or None,
             "trail_percent": None,
             "trail_price": None,
             "hwm": None,
-            "expires_at": timestamp(self.expires),
+            "expires_at": wire.timestamp(self.expires),
         }
 
 
@@ -179,15 +172,15 @@ class Ledger:
             moment,
             "FILL",
             {
-                "transaction_time": timestamp(moment),
+                "transaction_time": wire.timestamp(moment),
                 "type": "fill" if order.status == "filled" else "partial_fill",
-                "price": decimal_text(price),
-                "qty": decimal_text(qty),
+                "price": wire.decimal_text(price),
+                "qty": wire.decimal_text(qty),
                 "side": order.side,
                 "symbol": order.symbol,
-                "leaves_qty": decimal_text(order.remaining if order.open else Decimal(0)),
+                "leaves_qty": wire.decimal_text(order.remaining if order.open else Decimal(0)),
                 "order_id": order.id,
-                "cum_qty": decimal_text(order.filled),
+                "cum_qty": wire.decimal_text(order.filled),
                 "order_status": order.status,
             },
         )
@@ -195,7 +188,7 @@ class Ledger:
             fee = qty * price * cost_bps / _BASIS_POINTS
             self.cash -= fee
             self._add_non_trade_activity(
-                moment, "FEE", order.symbol, f"fee of order {order.id}", net_amount=decimal_text(-fee)
+                moment, "FEE", order.symbol, f"fee of order {order.id}", net_amount=wire.decimal_text(-fee)
             )
 
     def book_split(self, symbol: str, ratio: Decimal, moment: float) -> None:
@@ -206,9 +199,8 @@ class Ledger:
         shares_before = holding.qty
         holding.qty = holding.qty * ratio
         holding.entry = holding.entry / ratio
-        self._add_non_trade_activity(
-            moment, "SPLIT", symbol, f"split {decimal_text(ratio)} for 1", qty=decimal_text(holding.qty - shares_before)
-        )
+        change = wire.decimal_text(holding.qty - shares_before)
+        self._add_non_trade_activity(moment, "SPLIT", symbol, f"split {wire.decimal_text(ratio)} for 1", qty=change)
 
     def book_activity(
         self, kind: str, symbol: str, qty: Decimal, net_amount: Decimal, price: Decimal, moment: float, group: str
@@ -217,7 +209,7 @@ class Ledger:
         self.cash += net_amount
         if qty and not kind.startswith("DIV"):
             self._change_holding(symbol, qty, price)
-        amounts = {"qty": decimal_text(qty), "net_amount": decimal_text(net_amount), "group_id": group}
+        amounts = {"qty": wire.decimal_text(qty), "net_amount": wire.decimal_text(net_amount), "group_id": group}
         self._add_non_trade_activity(moment, kind, symbol, "", **amounts)
 
     def _change_holding(self, symbol: str, signed_quantity: Decimal, price: Decimal) -> None:
@@ -253,9 +245,9 @@ class Ledger:
 
     def _add_activity(self, moment: float, kind: str, fields: Mapping[str, Any]) -> None:
         local = new_york(moment)
-        unique = uuid.uuid5(ID_NAMESPACE, f"{self.seed}/activity/{len(self.activities)}")
+        unique = uuid.uuid5(wire.ID_NAMESPACE, f"{self.seed}/activity/{len(self.activities)}")
         name = f"{local:%Y%m%d%H%M%S}{local.microsecond // 1000:03d}::{unique}"
-        self.activities.append({"activity_type": kind, "id": name, "created_at": timestamp(moment), **fields})
+        self.activities.append({"activity_type": kind, "id": name, "created_at": wire.timestamp(moment), **fields})
 
 
 @dataclass(frozen=True)
@@ -309,12 +301,12 @@ class Account:
     def create_order(self, ticket: OrderTicket, moment: float, expires: float, reserve: Decimal, origin: str) -> Order:
         """An order from a ticket, with its ids and submission time. It is not stored until `add_order`."""
         number = len(self.orders)
-        name = str(uuid.uuid5(ID_NAMESPACE, f"{self._seed}/{self.account_number}/order/{number}"))
+        name = str(uuid.uuid5(wire.ID_NAMESPACE, f"{self._seed}/{self.account_number}/order/{number}"))
         self._last_stamp = max(round(moment * _MICROSECONDS), self._last_stamp + 1)
         shares_held = self.ledger.qty(ticket.symbol)
         closing = shares_held < 0 if ticket.side == "buy" else shares_held > 0
         defaults = {
-            "client_order_id": ticket.client_order_id or str(uuid.uuid5(ID_NAMESPACE, f"{name}/client")),
+            "client_order_id": ticket.client_order_id or str(uuid.uuid5(wire.ID_NAMESPACE, f"{name}/client")),
             "position_intent": ticket.position_intent or f"{ticket.side}_to_{'close' if closing else 'open'}",
         }
         return Order(
@@ -339,7 +331,7 @@ class Account:
         """The order with an id, or a client order id. Raises ApiError (404) if there is none."""
         order = (self.by_client_id if by_client_id else self.orders).get(name)
         if order is None:
-            raise ApiError(404, NOT_FOUND, f"order not found for {name}")
+            raise wire.ApiError(404, wire.NOT_FOUND, f"order not found for {name}")
         return order
 
     def open_orders(self) -> list[Order]:
@@ -365,9 +357,9 @@ class Account:
             "order",
             {
                 "event": event,
-                "execution_id": str(uuid.uuid5(ID_NAMESPACE, f"{self._seed}/execution/{self._executions}")),
+                "execution_id": str(uuid.uuid5(wire.ID_NAMESPACE, f"{self._seed}/execution/{self._executions}")),
                 "order": order.to_json(),
-                "timestamp": timestamp(moment),
+                "timestamp": wire.timestamp(moment),
                 **fill,
             },
         )

@@ -8,23 +8,11 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from finrl_pod.fake_alpaca import wire_format as wire
 from finrl_pod.fake_alpaca.account import Order
 from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.order_validation import count_day_trades
 from finrl_pod.fake_alpaca.prices import new_york
-from finrl_pod.fake_alpaca.wire_format import (
-    ID_NAMESPACE,
-    NOT_FOUND,
-    ApiError,
-    QueryParameters,
-    asset_id,
-    decimal_text,
-    floor_shares,
-    invalid_parameter,
-    microseconds,
-    price_decimal,
-    timestamp,
-)
 
 _DEFAULT_ORDERS = 50
 _MAX_ORDERS = 500
@@ -47,31 +35,31 @@ def account(exchange: Exchange, moment: float) -> dict[str, Any]:
         regt = max(2 * balances.equity - gross - balances.reserved_cash, Decimal(0))
     number = f"PA3FAKE{exchange.account_number:05d}"
     fields: dict[str, Any] = {
-        "id": str(uuid.uuid5(ID_NAMESPACE, f"{settings.seed}/account/{exchange.account_number}")),
+        "id": str(uuid.uuid5(wire.ID_NAMESPACE, f"{settings.seed}/account/{exchange.account_number}")),
         "account_number": number,
         "status": "ACTIVE",
         "crypto_status": "ACTIVE",
         "currency": "USD",
-        "buying_power": decimal_text(balances.buying_power),
-        "regt_buying_power": decimal_text(regt),
-        "non_marginable_buying_power": decimal_text(balances.cash_buying_power),
-        "cash": decimal_text(ledger.cash),
+        "buying_power": wire.decimal_text(balances.buying_power),
+        "regt_buying_power": wire.decimal_text(regt),
+        "non_marginable_buying_power": wire.decimal_text(balances.cash_buying_power),
+        "cash": wire.decimal_text(ledger.cash),
         "accrued_fees": "0",
-        "portfolio_value": decimal_text(balances.equity),
+        "portfolio_value": wire.decimal_text(balances.equity),
         "trading_blocked": False,
         "transfers_blocked": False,
         "account_blocked": False,
-        "created_at": timestamp(exchange.prices.sessions.all[0].open),
+        "created_at": wire.timestamp(exchange.prices.sessions.all[0].open),
         "trade_suspended_by_user": exchange.conditions.is_suspended,
         "multiplier": str(settings.multiplier),
         "shorting_enabled": exchange.settings.shorting,
-        "equity": decimal_text(balances.equity),
-        "last_equity": decimal_text(ledger.last_equity),
-        "long_market_value": decimal_text(balances.long),
-        "short_market_value": decimal_text(balances.short),
-        "position_market_value": decimal_text(gross),
-        "initial_margin": decimal_text(gross * _INITIAL_MARGIN),
-        "maintenance_margin": decimal_text(gross * _MAINTENANCE_MARGIN),
+        "equity": wire.decimal_text(balances.equity),
+        "last_equity": wire.decimal_text(ledger.last_equity),
+        "long_market_value": wire.decimal_text(balances.long),
+        "short_market_value": wire.decimal_text(balances.short),
+        "position_market_value": wire.decimal_text(gross),
+        "initial_margin": wire.decimal_text(gross * _INITIAL_MARGIN),
+        "maintenance_margin": wire.decimal_text(gross * _MAINTENANCE_MARGIN),
         "last_maintenance_margin": "0",
         "sma": "0",
         "balance_asof": f"{new_york(moment).date()}",
@@ -79,7 +67,7 @@ def account(exchange: Exchange, moment: float) -> dict[str, Any]:
     if settings.day_trading_rule:
         day_trades = count_day_trades(ledger.activities, exchange.prices.sessions, moment)
         fields |= {"pattern_day_trader": False, "daytrade_count": day_trades}
-        fields["daytrading_buying_power"] = decimal_text(balances.buying_power * 2)
+        fields["daytrading_buying_power"] = wire.decimal_text(balances.buying_power * 2)
     return fields
 
 
@@ -108,45 +96,45 @@ def position(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
     symbol = _held_symbol(exchange, symbol)
     holding = exchange.ledger.holdings.get(symbol)
     if holding is None:
-        raise ApiError(404, NOT_FOUND, "position does not exist")
+        raise wire.ApiError(404, wire.NOT_FOUND, "position does not exist")
     price = exchange.price(symbol, moment)
     current = exchange.prices.sessions.last_opened(moment)
     yesterday = exchange.prices.last_close(symbol, (current.open if current else moment))
-    last = price if yesterday is None else price_decimal(yesterday)
+    last = price if yesterday is None else wire.price_decimal(yesterday)
     cost = holding.qty * holding.entry
     value = holding.qty * price
     gain = value - cost
     today = holding.qty * (price - last)
     return {
-        "asset_id": asset_id(symbol),
+        "asset_id": wire.asset_id(symbol),
         "symbol": symbol.replace("/", "") if exchange.settings.crypto else symbol,
         "exchange": "CRYPTO" if exchange.settings.crypto else "NASDAQ",
         "asset_class": "crypto" if exchange.settings.crypto else "us_equity",
         "asset_marginable": True,
-        "qty": decimal_text(holding.qty),
-        "qty_available": decimal_text(exchange.available(symbol)),
-        "avg_entry_price": decimal_text(holding.entry.quantize(_EIGHT_DECIMALS)),
+        "qty": wire.decimal_text(holding.qty),
+        "qty_available": wire.decimal_text(exchange.available(symbol)),
+        "avg_entry_price": wire.decimal_text(holding.entry.quantize(_EIGHT_DECIMALS)),
         "side": "long" if holding.qty > 0 else "short",
-        "market_value": decimal_text(value),
-        "cost_basis": decimal_text(cost),
-        "unrealized_pl": decimal_text(gain),
-        "unrealized_plpc": decimal_text((gain / abs(cost)).quantize(_EIGHT_DECIMALS)),
-        "unrealized_intraday_pl": decimal_text(today),
-        "unrealized_intraday_plpc": decimal_text((today / abs(holding.qty * last)).quantize(_EIGHT_DECIMALS)),
-        "current_price": decimal_text(price),
-        "lastday_price": decimal_text(last),
-        "change_today": decimal_text((price / last - 1).quantize(_EIGHT_DECIMALS)),
+        "market_value": wire.decimal_text(value),
+        "cost_basis": wire.decimal_text(cost),
+        "unrealized_pl": wire.decimal_text(gain),
+        "unrealized_plpc": wire.decimal_text((gain / abs(cost)).quantize(_EIGHT_DECIMALS)),
+        "unrealized_intraday_pl": wire.decimal_text(today),
+        "unrealized_intraday_plpc": wire.decimal_text((today / abs(holding.qty * last)).quantize(_EIGHT_DECIMALS)),
+        "current_price": wire.decimal_text(price),
+        "lastday_price": wire.decimal_text(last),
+        "change_today": wire.decimal_text((price / last - 1).quantize(_EIGHT_DECIMALS)),
     }
 
 
 def _held_symbol(exchange: Exchange, name: str) -> str:
     """The symbol of a position that is named by its symbol or its asset id."""
-    return next((s for s in exchange.ledger.holdings if name in (asset_id(s), s.replace("/", ""))), name)
+    return next((s for s in exchange.ledger.holdings if name in (wire.asset_id(s), s.replace("/", ""))), name)
 
 
 def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
     """GET orders. `after` and `until` are exclusive. `nested` lists exits within their order instead of beside it."""
-    parameters = QueryParameters(query)
+    parameters = wire.QueryParameters(query)
     status = parameters.choice("status", ("open", "closed", "all"))
     direction = parameters.choice("direction", _DIRECTIONS)
     limit = parameters.integer("limit", _DEFAULT_ORDERS, _MAX_ORDERS)
@@ -158,8 +146,8 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
     def matches(order: Order) -> bool:
         return (
             (status == "all" or order.open == (status == "open"))
-            and (after is None or microseconds(order.submitted_at) > after)
-            and (until is None or microseconds(order.submitted_at) < until)
+            and (after is None or wire.microseconds(order.submitted_at) > after)
+            and (until is None or wire.microseconds(order.submitted_at) < until)
             and (not symbols or order.symbol in symbols)
             and side in (None, "", order.side)
             and not (is_nested and order.parent)
@@ -176,8 +164,8 @@ def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = 
     kinds = {k for k in (kind or query.get("activity_types") or "").split(",") if k}
     category = query.get("category")
     if kinds and category:
-        raise invalid_parameter("category cannot be used with activity_types")
-    parameters = QueryParameters(query)
+        raise wire.invalid_parameter("category cannot be used with activity_types")
+    parameters = wire.QueryParameters(query)
     direction = parameters.choice("direction", _DIRECTIONS)
     size = parameters.integer("page_size", _MAX_ACTIVITIES_PER_PAGE, _MAX_ACTIVITIES_PER_PAGE)
     after, until = (parameters.epoch_microseconds(name) for name in ("after", "until"))
@@ -185,7 +173,7 @@ def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = 
     order_id = query.get("order_id")
 
     def creation_time(entry: Mapping[str, Any]) -> int:
-        return microseconds(datetime.fromisoformat(entry["created_at"]).timestamp())
+        return wire.microseconds(datetime.fromisoformat(entry["created_at"]).timestamp())
 
     def matches(entry: Mapping[str, Any]) -> bool:
         is_trade = entry["activity_type"] == "FILL"
@@ -205,14 +193,14 @@ def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = 
     if token:
         ids = [e["id"] for e in entries]
         if token not in ids:
-            raise invalid_parameter(f"invalid page_token: {token}")
+            raise wire.invalid_parameter(f"invalid page_token: {token}")
         entries = entries[ids.index(token) + 1 :]
     return entries[:size]
 
 
 def portfolio_history(exchange: Exchange, query: Mapping[str, str]) -> dict[str, Any]:
     """GET account/portfolio/history: equity at the close of each session from `start` to `end`."""
-    parameters = QueryParameters(query)
+    parameters = wire.QueryParameters(query)
     timeframe = parameters.choice("timeframe", ("1D",))
     start, end = (parameters.epoch_seconds(name) for name in ("start", "end"))
     start_cash = float(exchange.ledger.start_cash)
@@ -236,17 +224,17 @@ def close_position(exchange: Exchange, symbol: str, query: Mapping[str, str], mo
     symbol = _held_symbol(exchange, symbol)
     shares_held = exchange.ledger.qty(symbol)
     if shares_held == 0:
-        raise ApiError(404, NOT_FOUND, f"position not found: {symbol}")
-    parameters = QueryParameters(query)
+        raise wire.ApiError(404, wire.NOT_FOUND, f"position not found: {symbol}")
+    parameters = wire.QueryParameters(query)
     qty = parameters.decimal("qty")
     percentage = parameters.decimal("percentage")
     if percentage is not None:
         if not 0 < percentage <= _WHOLE_POSITION:
-            raise invalid_parameter("percentage must be > 0 and <= 100")
-        qty = floor_shares(abs(shares_held) * percentage / 100)
+            raise wire.invalid_parameter("percentage must be > 0 and <= 100")
+        qty = wire.floor_shares(abs(shares_held) * percentage / 100)
     body = {
         "symbol": symbol,
-        "qty": decimal_text(abs(shares_held) if qty is None else qty),
+        "qty": wire.decimal_text(abs(shares_held) if qty is None else qty),
         "side": "sell" if shares_held > 0 else "buy",
         "type": "market",
         "time_in_force": "day",
@@ -262,7 +250,7 @@ def asset(exchange: Exchange, name: str, moment: float) -> dict[str, Any]:
     for entry in assets(exchange, {}, moment):
         if name in (entry["symbol"], entry["id"]):
             return entry
-    raise ApiError(404, NOT_FOUND, f"asset not found for {name}")
+    raise wire.ApiError(404, wire.NOT_FOUND, f"asset not found for {name}")
 
 
 def assets(exchange: Exchange, query: Mapping[str, str], moment: float) -> list[dict[str, Any]]:
@@ -273,7 +261,7 @@ def assets(exchange: Exchange, query: Mapping[str, str], moment: float) -> list[
         tradable = exchange.tradable(symbol, moment)
         entries.append(
             {
-                "id": asset_id(symbol),
+                "id": wire.asset_id(symbol),
                 "class": "crypto" if settings.crypto else "us_equity",
                 "exchange": "CRYPTO" if settings.crypto else "NASDAQ",
                 "symbol": symbol,
@@ -298,17 +286,17 @@ def clock(exchange: Exchange, moment: float) -> dict[str, Any]:
     """GET clock."""
     sessions = exchange.prices.sessions
     return {
-        "timestamp": timestamp(moment),
+        "timestamp": wire.timestamp(moment),
         "is_open": sessions.current(moment) is not None,
-        "next_open": timestamp(sessions.next_open(moment).open),
-        "next_close": timestamp(sessions.next_close(moment).close),
+        "next_open": wire.timestamp(sessions.next_open(moment).open),
+        "next_close": wire.timestamp(sessions.next_close(moment).close),
     }
 
 
 def calendar(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
     """GET calendar; start and end default to the whole calendar of the panel."""
     sessions = exchange.prices.sessions
-    parameters = QueryParameters(query)
+    parameters = wire.QueryParameters(query)
     start = parameters.day("start") or sessions.all[0].date
     end = parameters.day("end") or sessions.all[-1].date
     next_session = {a.date: b for a, b in zip(sessions.all, sessions.all[1:], strict=False)}

@@ -16,7 +16,6 @@ from finrl_pod.evaluate.paper_backtest import Auction, TradedPrices
 from finrl_pod.paper.domain.intents import FLATTEN
 from finrl_pod.paper.domain.records import SOLD_BY_OTHERS, ActionKind, Side
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.capital_flows import capital_flows
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.types import Floats, Panel
 from finrl_pod_app.paper.attribution import (
@@ -38,7 +37,6 @@ def account_history(store: Store, run: str, *, has_strategies: bool) -> AccountH
     else:
         marks = store.rows(schema.equity)
     times = [mark.at for mark in marks]
-    flows = capital_flows(store, 0.0, run if has_strategies else "").flows
     return AccountHistory(
         [mark.session for mark in marks],
         [Decimal(mark.equity) for mark in marks],
@@ -46,7 +44,6 @@ def account_history(store: Store, run: str, *, has_strategies: bool) -> AccountH
         _intents(store, run),
         [_decision(row) for row in store.rows(schema.decisions, schema.decisions.c.run == run)],
         _actions(store, run, times, has_strategies=has_strategies),
-        [(bisect_left(times, at), float(amount)) for at, amount in flows],
     )
 
 

@@ -30,14 +30,12 @@ FRACTION = 1e-9
 class Cause(StrEnum):
     """Why an account differs from its backtest.
 
-    DIVIDENDS: not paid into the account. TRANSFERS: deposits, withdrawals and changes of the capital. FILL_PRICE:
-    price and fees of fills against the auction price and the modelled cost. LIMITS: orders cut or withheld by limits, a
-    halt, a command or for lack of buying power. MISSED_FILLS: orders that were not sent, or not filled. ROUNDING: whole
-    shares. UNEXPLAINED: anything else.
+    DIVIDENDS: not paid into the account. FILL_PRICE: price and fees of fills against the auction price and the modelled
+    cost. LIMITS: orders cut or withheld by limits, a halt, a command or for lack of buying power. MISSED_FILLS: orders
+    that were not sent, or not filled. ROUNDING: whole shares. UNEXPLAINED: anything else.
     """
 
     DIVIDENDS = "dividends"
-    TRANSFERS = "transfers"
     FILL_PRICE = "fill_price"
     LIMITS = "limits"
     MISSED_FILLS = "missed_fills"
@@ -97,10 +95,7 @@ class AccountAction:
 
 @dataclass(frozen=True)
 class AccountHistory:
-    """What a journal says about one strategy. sessions: ISO dates of the marks. equity: equity at the marks.
-
-    transfers: index of the first mark that includes it, and amount of each change of the capital.
-    """
+    """What a journal says about one strategy. sessions: ISO dates of the marks. equity: equity at the marks."""
 
     sessions: Sequence[str]
     equity: Sequence[Decimal]
@@ -108,7 +103,6 @@ class AccountHistory:
     intents: Sequence[AccountIntent]
     decisions: Sequence[AccountDecision]
     actions: Sequence[AccountAction]
-    transfers: Sequence[tuple[int, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -194,7 +188,6 @@ class _Gaps:
         n = len(self.terms.symbols)
         self.gaps = {cause: _Gap(np.zeros(n), np.zeros(n)) for cause in CAUSES}
         self._shares_held = np.zeros(n)  # of the backtest
-        self._transferred_cash = 0.0
         self._bars = {day: t for t, day in enumerate(self.terms.days)}
         self._columns = {symbol: i for i, symbol in enumerate(self.terms.symbols)}
         self._intents: dict[str, list[AccountIntent]] = defaultdict(list)
@@ -208,9 +201,7 @@ class _Gaps:
 
     def values(self, session: str) -> list[float]:
         """Value of the gap of each cause at the closes of a session."""
-        values = [float(self._values(cause, session).sum()) for cause in CAUSES]
-        values[CAUSES.index(Cause.TRANSFERS)] += self._transferred_cash
-        return values
+        return [float(self._values(cause, session).sum()) for cause in CAUSES]
 
     def by_symbol(self, session: str) -> dict[str, dict[Cause, float]]:
         """Value of the gap of each cause by symbol."""
@@ -243,7 +234,6 @@ class _Gaps:
             self._shares_held += np.array([model[symbol].shares for symbol in self.terms.symbols])
             self._split(t)
         self._account_actions(first, last, index)
-        self._transferred_cash += sum(amount for place, amount in self.history.transfers if place == index)
 
     def _model_flows(self, bar: str) -> dict[str, _Flow]:
         flows: dict[str, _Flow] = defaultdict(_Flow)

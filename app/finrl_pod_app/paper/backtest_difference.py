@@ -5,7 +5,6 @@ The result of `track` is saved in a file next to the journal, where the dashboar
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -32,7 +31,6 @@ from finrl_pod.paper.execution.price_check import valid_panel
 from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.capital_flows import capital_flows
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import OrderStatusRow, orders
 from finrl_pod.paper.runtime.replay import replay
@@ -110,7 +108,6 @@ def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> Tr
             f"{panel.name!r}; two are needed. Trade longer, or choose other prices with --panel."
         )
     first, last = (int(np.searchsorted(days, np.datetime64(day))) for day in (marks[0][0], marks[-1][0]))
-    config = dataclasses.replace(config, capital=float(capital_flows(store, config.capital).start))
     close = build_market(panel, (), (0, len(days) - 1)).close.double().cpu().numpy()
     prices = traded_prices(store, panel, close)
     sources = strategy_sources(config, allow_unpromoted=True)

@@ -50,9 +50,7 @@ def show_status(report: PaperStatus) -> None:
         "orders": f"{report.counts['orders']}, {report.counts['fills']} fills",
         "slippage": f"{realised}, modelled {slip.modelled_bps:+.1f} bp",
         "unpaid dividends": ", ".join(f"{symbol} {x:,.2f}" for symbol, x in report.unpaid_dividends.items()),
-        "transfers": f"{report.transfers:+,.2f}, {report.own_transfers:+,.2f} of it in this run"
-        if report.transfers
-        else "",
+        "transfers": f"{report.transfers:+,.2f}" if report.transfers else "",
         "pending commands": ", ".join(report.waiting_commands),
     }
     table = Table(title=Text(report.name), title_justify="left", show_header=False)

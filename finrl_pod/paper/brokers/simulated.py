@@ -20,35 +20,14 @@ import torch
 from finrl_pod.errors import InputError
 from finrl_pod.market.execution import ExecutionRules, execute
 from finrl_pod.market.orders import FRACTION, fill_on_path
+from finrl_pod.paper.domain import records
 from finrl_pod.paper.domain.port import COLUMNS, Adjustment, BarTable, Clock
-from finrl_pod.paper.domain.records import (
-    AccountActivity,
-    AccountState,
-    Asset,
-    Confirmed,
-    CorporateAction,
-    Fill,
-    FillPage,
-    Order,
-    OrderRequest,
-    OrderStatus,
-    OrderType,
-    OrderUpdate,
-    Outcome,
-    Position,
-    Reason,
-    Rejected,
-    Session,
-    Side,
-    StreamState,
-    TimeInForce,
-)
 from finrl_pod.paper.domain.schedule import CLOSE_CUTOFF, OPEN_CUTOFF, Calendar
 from finrl_pod.types import Floats, Panel
 
 ZERO = Decimal(0)
 MARGIN = Decimal(2)  # multiplier of the account
-_FILL_IN_AUCTION = {"open": (TimeInForce.OPG, TimeInForce.DAY), "close": (TimeInForce.CLS,)}
+_FILL_IN_AUCTION = {"open": (records.TimeInForce.OPG, records.TimeInForce.DAY), "close": (records.TimeInForce.CLS,)}
 _FLOAT_TOLERANCE = Decimal("1e-6")  # shares
 
 
@@ -66,72 +45,73 @@ class SimulatedBroker:
         self, panel: Panel, clock: Clock, cash: Decimal, cost_rate: Decimal = ZERO, calendar: Calendar | None = None
     ) -> None:
         self._calendar = calendar or Calendar()
-        self._within_session = TimeInForce.GTC if self._calendar.continuous else TimeInForce.DAY
+        self._within_session = records.TimeInForce.GTC if self._calendar.continuous else records.TimeInForce.DAY
         self._prices = PanelPrices(panel, clock, self._calendar)
         self._clock = clock
         self._cash = cash
         self._cost_rate = cost_rate
         self._shares: dict[str, Decimal] = dict.fromkeys(panel.symbols, ZERO)
-        self._orders: dict[str, Order] = {}
+        self._orders: dict[str, records.Order] = {}
         self._by_client: dict[str, str] = {}
-        self._fills: list[Fill] = []
-        self._updates: list[OrderUpdate] = []
+        self._fills: list[records.Fill] = []
+        self._updates: list[records.OrderUpdate] = []
         self._processed_until = clock.now()  # auctions up to here have taken place
-        self._sessions: tuple[Session, ...] = ()
+        self._sessions: tuple[records.Session, ...] = ()
 
     # ------------------------------------------------------------------ the account
 
-    def account(self) -> AccountState:
+    def account(self) -> records.AccountState:
         self._advance()
         equity = self._cash + sum((s * self._prices.last(symbol) for symbol, s in self._shares.items() if s), ZERO)
         # Like an account with margin: open orders reserve nothing that a limit price above the market would exceed.
         power = max(MARGIN * equity, ZERO)
-        return AccountState(self.name, self._cash, equity, power)
+        return records.AccountState(self.name, self._cash, equity, power)
 
-    def positions(self) -> tuple[Position, ...]:
+    def positions(self) -> tuple[records.Position, ...]:
         self._advance()
         shares_held = ((symbol, shares) for symbol, shares in self._shares.items() if shares)
-        return tuple(Position(symbol, shares, self._prices.last(symbol)) for symbol, shares in shares_held)
+        return tuple(records.Position(symbol, shares, self._prices.last(symbol)) for symbol, shares in shares_held)
 
     # ------------------------------------------------------------------ orders
 
-    def submit(self, request: OrderRequest) -> Outcome:
+    def submit(self, request: records.OrderRequest) -> records.Outcome:
         self._advance()
         if request.client_order_id in self._by_client:
-            return Rejected(Reason.DUPLICATE_ID, "client_order_id must be unique")
+            return records.Rejected(records.Reason.DUPLICATE_ID, "client_order_id must be unique")
         rejection = self._check(request)
         if rejection is not None:
             return rejection
         order_id = f"sim-{len(self._orders) + 1}"
         now = self._clock.now()
-        order = Order(
-            order_id, request.client_order_id, request.symbol, request.side, request.quantity, ZERO, OrderStatus.NEW,
-            request.time_in_force, request.type, now, now, limit_price=request.limit_price, raw_status="new",
+        order = records.Order(
+            order_id, request.client_order_id, request.symbol, request.side, request.quantity, ZERO,
+            records.OrderStatus.NEW, request.time_in_force, request.type, now, now, limit_price=request.limit_price,
+            raw_status="new",
         )  # fmt: skip
         self._orders[order_id] = order
         self._by_client[request.client_order_id] = order_id
-        self._updates.append(OrderUpdate("new", order, now))
-        return Confirmed(order)
+        self._updates.append(records.OrderUpdate("new", order, now))
+        return records.Confirmed(order)
 
-    def cancel(self, order_id: str) -> Outcome:
+    def cancel(self, order_id: str) -> records.Outcome:
         self._advance()
         order = self._orders.get(order_id)
         if order is None:
-            return Rejected(Reason.NOT_FOUND, "order not found")
+            return records.Rejected(records.Reason.NOT_FOUND, "order not found")
         if not order.live:
-            return Rejected(Reason.NOT_CANCELABLE, f"order is {order.status.value}")
-        self._close_order(order, OrderStatus.CANCELED, self._clock.now())
-        return Confirmed()
+            return records.Rejected(records.Reason.NOT_CANCELABLE, f"order is {order.status.value}")
+        self._close_order(order, records.OrderStatus.CANCELED, self._clock.now())
+        return records.Confirmed()
 
-    def order(self, order_id: str) -> Order | None:
+    def order(self, order_id: str) -> records.Order | None:
         self._advance()
         return self._orders.get(order_id)
 
-    def order_by_client_id(self, client_order_id: str) -> Order | None:
+    def order_by_client_id(self, client_order_id: str) -> records.Order | None:
         self._advance()
         return self._orders.get(self._by_client.get(client_order_id, ""))
 
-    def orders(self, status: Literal["open", "all"], after: datetime | None = None) -> tuple[Order, ...]:
+    def orders(self, status: Literal["open", "all"], after: datetime | None = None) -> tuple[records.Order, ...]:
         self._advance()
         return tuple(
             order
@@ -139,38 +119,38 @@ class SimulatedBroker:
             if (status == "all" or order.live) and (after is None or order.submitted_at > after)
         )
 
-    def fills_since(self, cursor: str | None) -> FillPage:
+    def fills_since(self, cursor: str | None) -> records.FillPage:
         self._advance()
         first = int(cursor or 0)
-        return FillPage(tuple(self._fills[first:]), str(len(self._fills)))
+        return records.FillPage(tuple(self._fills[first:]), str(len(self._fills)))
 
-    def updates(self) -> tuple[OrderUpdate, ...]:
+    def updates(self) -> tuple[records.OrderUpdate, ...]:
         self._advance()
         updates = tuple(self._updates)
         self._updates = []
         return updates
 
-    def stream(self) -> StreamState:
-        return StreamState(connected=True, last_message=self._clock.now())
+    def stream(self) -> records.StreamState:
+        return records.StreamState(connected=True, last_message=self._clock.now())
 
     def reconnect_stream(self) -> None:
         """Does nothing: there is no connection."""
 
     # ------------------------------------------------------------------ reference data
 
-    def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
-        return {s: Asset(s, tradable=True, fractionable=True) for s in symbols if s in self._shares}
+    def assets(self, symbols: Sequence[str]) -> Mapping[str, records.Asset]:
+        return {s: records.Asset(s, tradable=True, fractionable=True) for s in symbols if s in self._shares}
 
-    def activities(self, after: datetime) -> tuple[AccountActivity, ...]:  # noqa: ARG002
+    def activities(self, after: datetime) -> tuple[records.AccountActivity, ...]:  # noqa: ARG002
         return ()
 
-    def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:  # noqa: ARG002
+    def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[records.CorporateAction, ...]:  # noqa: ARG002
         return ()  # prices of a panel are adjusted for splits
 
     def clock(self) -> datetime:
         return self._clock.now()
 
-    def calendar(self, start: date, end: date) -> tuple[Session, ...]:
+    def calendar(self, start: date, end: date) -> tuple[records.Session, ...]:
         return self._calendar.sessions(start, end)
 
     def close(self) -> None:
@@ -195,35 +175,36 @@ class SimulatedBroker:
 
     # ------------------------------------------------------------------ checks of orders
 
-    def _check(self, request: OrderRequest) -> Rejected | None:
+    def _check(self, request: records.OrderRequest) -> records.Rejected | None:
         """Rejection of a new order, or None if it is accepted."""
         if request.symbol not in self._shares:
-            return Rejected(Reason.INVALID, f"asset {request.symbol} not found")
+            return records.Rejected(records.Reason.INVALID, f"asset {request.symbol} not found")
         if request.quantity <= 0:
-            return Rejected(Reason.INVALID, "qty must be > 0")
+            return records.Rejected(records.Reason.INVALID, "qty must be > 0")
         is_whole = request.quantity == request.quantity.to_integral_value()
-        if self._calendar.continuous and request.time_in_force is not TimeInForce.GTC:
-            return Rejected(Reason.INVALID, "orders of a market that never closes must be GTC orders")
-        if not self._calendar.continuous and request.time_in_force is TimeInForce.GTC:
-            return Rejected(Reason.INVALID, "the simulated broker supports GTC orders around the clock only")
+        if self._calendar.continuous and request.time_in_force is not records.TimeInForce.GTC:
+            return records.Rejected(records.Reason.INVALID, "orders of a market that never closes must be GTC orders")
+        if not self._calendar.continuous and request.time_in_force is records.TimeInForce.GTC:
+            return records.Rejected(records.Reason.INVALID, "GTC orders need a market that never closes")
         if not is_whole and request.time_in_force is not self._within_session:
-            return Rejected(Reason.INVALID, "fractional orders must be DAY orders")
-        if request.side is Side.SELL:
+            return records.Rejected(records.Reason.INVALID, "fractional orders must be DAY orders")
+        if request.side is records.Side.SELL:
             held_for_orders = sum(
-                (o.quantity - o.filled_quantity for o in self._live_orders(request.symbol, Side.SELL)), ZERO
+                (o.quantity - o.filled_quantity for o in self._live_orders(request.symbol, records.Side.SELL)), ZERO
             )
             if request.quantity > self._shares[request.symbol] - held_for_orders:
-                reason = Reason.HELD_FOR_ORDERS if held_for_orders else Reason.INSUFFICIENT_QUANTITY
-                return Rejected(reason, f"insufficient qty available, held_for_orders {held_for_orders}")
+                reason = records.Reason.HELD_FOR_ORDERS if held_for_orders else records.Reason.INSUFFICIENT_QUANTITY
+                return records.Rejected(reason, f"insufficient qty available, held_for_orders {held_for_orders}")
         if self._live_orders(request.symbol, request.side.opposite):
-            return Rejected(Reason.WASH_TRADE, "potential wash trade detected")
+            return records.Rejected(records.Reason.WASH_TRADE, "potential wash trade detected")
         now = self._clock.now()
         session = next((s for s in self._sessions_from(now) if s.close > now), None)
-        if session is not None and request.time_in_force is TimeInForce.OPG:
+        is_closing_order = request.time_in_force is records.TimeInForce.CLS
+        if session is not None and request.time_in_force is records.TimeInForce.OPG:
             if session.open - OPEN_CUTOFF <= now < session.close:
-                return Rejected(Reason.INVALID, "opg orders are not accepted from 9:28 to the close")
-        elif session is not None and request.time_in_force is TimeInForce.CLS and now >= session.close - CLOSE_CUTOFF:
-            return Rejected(Reason.INVALID, "cls orders are not accepted from 10 minutes before the close")
+                return records.Rejected(records.Reason.INVALID, "opg orders are not accepted from 9:28 to the close")
+        elif session is not None and is_closing_order and now >= session.close - CLOSE_CUTOFF:
+            return records.Rejected(records.Reason.INVALID, "cls orders are not accepted 10 minutes before the close")
         return None
 
     # ------------------------------------------------------------------ auctions
@@ -244,15 +225,19 @@ class SimulatedBroker:
             if start < session.close <= now:
                 self._run_auction(session, "close")
                 for order in list(self._orders.values()):
-                    if order.live and order.time_in_force is TimeInForce.DAY and order.submitted_at < session.close:
-                        self._close_order(order, OrderStatus.EXPIRED, session.close)
+                    if (
+                        order.live
+                        and order.time_in_force is records.TimeInForce.DAY
+                        and order.submitted_at < session.close
+                    ):
+                        self._close_order(order, records.OrderStatus.EXPIRED, session.close)
 
-    def _fill_within_session(self, session: Session, now: datetime) -> None:
+    def _fill_within_session(self, session: records.Session, now: datetime) -> None:
         """Fill the DAY orders that were sent during a session, each at the first time that its limit allows.
 
         GTC orders exist only in a market that never closes; they fill in later sessions too.
         """
-        filling: list[tuple[datetime, Order, float]] = []
+        filling: list[tuple[datetime, records.Order, float]] = []
         for order in self._orders.values():
             start = max(order.submitted_at, session.open) if self._calendar.continuous else order.submitted_at
             if order.live and order.time_in_force is self._within_session and session.open <= start <= now:
@@ -263,7 +248,7 @@ class SimulatedBroker:
         for time, order, price in sorted(filling, key=lambda fill: fill[0]):
             self._fill_orders([(order, price)], time)
 
-    def _sessions_from(self, start: datetime) -> tuple[Session, ...]:
+    def _sessions_from(self, start: datetime) -> tuple[records.Session, ...]:
         """Sessions from the day before a time on, for at least two weeks."""
         day = start.date() - timedelta(days=1)
         if not self._sessions or self._sessions[0].date > day or self._sessions[-1].close < self._clock.now():
@@ -271,7 +256,7 @@ class SimulatedBroker:
             self._sessions = self._calendar.sessions(day, last_day)
         return tuple(s for s in self._sessions if s.date >= day)
 
-    def _run_auction(self, session: Session, column: Literal["open", "close"]) -> None:
+    def _run_auction(self, session: records.Session, column: Literal["open", "close"]) -> None:
         """Fill the orders of an auction at its price, in one call of the accounting; unfilled auction orders expire."""
         time: datetime = getattr(session, column)
         participating = [
@@ -279,7 +264,7 @@ class SimulatedBroker:
             for order in self._orders.values()
             if order.live and order.time_in_force in _FILL_IN_AUCTION[column] and order.submitted_at < time
         ]
-        filling: list[tuple[Order, float]] = []
+        filling: list[tuple[records.Order, float]] = []
         for order in participating:
             price = self._prices.auction_price(order.symbol, session.date, column)
             if price is not None and _limit_allows(order, Decimal(repr(price))):
@@ -288,10 +273,10 @@ class SimulatedBroker:
             self._fill_orders(filling, time)
         for order in participating:
             current = self._orders[order.id]
-            if current.live and order.time_in_force is not TimeInForce.DAY:
-                self._close_order(current, OrderStatus.EXPIRED, time)
+            if current.live and order.time_in_force is not records.TimeInForce.DAY:
+                self._close_order(current, records.OrderStatus.EXPIRED, time)
 
-    def _fill_orders(self, filling: list[tuple[Order, float]], time: datetime) -> None:
+    def _fill_orders(self, filling: list[tuple[records.Order, float]], time: datetime) -> None:
         symbols = [order.symbol for order, _ in filling]
         is_whole = all(order.quantity == order.quantity.to_integral_value() for order, _ in filling)
         prices = torch.tensor([price for _, price in filling], dtype=torch.float64)
@@ -309,47 +294,47 @@ class SimulatedBroker:
             if quantity:
                 self._book_fill(order, quantity, Decimal(repr(price)), time)
 
-    def _book_fill(self, order: Order, quantity: Decimal, price: Decimal, time: datetime) -> None:
+    def _book_fill(self, order: records.Order, quantity: Decimal, price: Decimal, time: datetime) -> None:
         fee = (quantity * price * self._cost_rate).normalize()
         self._cash -= order.side.sign * quantity * price + fee
         self._shares[order.symbol] += order.side.sign * quantity
         complete = quantity == order.quantity
-        status = OrderStatus.FILLED if complete else OrderStatus.PARTIALLY_FILLED
+        status = records.OrderStatus.FILLED if complete else records.OrderStatus.PARTIALLY_FILLED
         order = dataclasses.replace(
             order, filled_quantity=quantity, filled_average_price=price, status=status, raw_status=status.value,
             updated_at=time,
         )  # fmt: skip
         self._orders[order.id] = order
         fill_id = f"fill-{len(self._fills) + 1}"
-        fill = Fill(fill_id, order.id, order.symbol, order.side, quantity, quantity, price, time, fee)
+        fill = records.Fill(fill_id, order.id, order.symbol, order.side, quantity, quantity, price, time, fee)
         self._fills.append(fill)
-        self._updates.append(OrderUpdate("fill" if complete else "partial_fill", order, time, fill))
+        self._updates.append(records.OrderUpdate("fill" if complete else "partial_fill", order, time, fill))
 
-    def _close_order(self, order: Order, status: OrderStatus, time: datetime) -> None:
+    def _close_order(self, order: records.Order, status: records.OrderStatus, time: datetime) -> None:
         closed_order = dataclasses.replace(order, status=status, raw_status=status.value, updated_at=time)
         self._orders[order.id] = closed_order
-        self._updates.append(OrderUpdate(status.value, closed_order, time))
+        self._updates.append(records.OrderUpdate(status.value, closed_order, time))
 
-    def _live_orders(self, symbol: str, side: Side) -> list[Order]:
+    def _live_orders(self, symbol: str, side: records.Side) -> list[records.Order]:
         return [o for o in self._orders.values() if o.live and o.symbol == symbol and o.side is side]
 
 
 def _first_fill(
-    order: Order, start: datetime, path: tuple[float, float], session: Session
+    order: records.Order, start: datetime, path: tuple[float, float], session: records.Session
 ) -> tuple[datetime, float] | None:
     """First time from `start` on at which an order fills on the path from open to close, and the price."""
     if start >= session.close:
         return None
     length = session.close - session.open
-    limit = order.limit_price if order.type is OrderType.LIMIT else None
-    fill_point = fill_on_path(*path, (start - session.open) / length, limit, buys=order.side is Side.BUY)
+    limit = order.limit_price if order.type is records.OrderType.LIMIT else None
+    fill_point = fill_on_path(*path, (start - session.open) / length, limit, buys=order.side is records.Side.BUY)
     return None if fill_point is None else (max(session.open + fill_point[0] * length, start), fill_point[1])
 
 
-def _limit_allows(order: Order, price: Decimal) -> bool:
-    if order.type is not OrderType.LIMIT or order.limit_price is None:
+def _limit_allows(order: records.Order, price: Decimal) -> bool:
+    if order.type is not records.OrderType.LIMIT or order.limit_price is None:
         return True
-    return price <= order.limit_price if order.side is Side.BUY else price >= order.limit_price
+    return price <= order.limit_price if order.side is records.Side.BUY else price >= order.limit_price
 
 
 class PanelPrices:
@@ -402,7 +387,7 @@ class PanelPrices:
         price = float(values[rows[0], n])
         return price if np.isfinite(price) else None
 
-    def session_path(self, symbol: str, session: Session) -> tuple[float, float] | None:
+    def session_path(self, symbol: str, session: records.Session) -> tuple[float, float] | None:
         """Prices at the open (at the close before, without opens) and the close of a session; None without a bar."""
         last = self.auction_price(symbol, session.date, "close")
         first = self.auction_price(symbol, session.date, "open")

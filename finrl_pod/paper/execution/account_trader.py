@@ -26,7 +26,7 @@ from finrl_pod.paper.execution.reconcile import MISMATCH_ENTRY, record_corporate
 from finrl_pod.paper.execution.risk import Exposure
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.capital_flows import NOW, capital_flows
+from finrl_pod.paper.journal.capital_flows import NOW, capital_flows, flow_adjusted
 from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.ledger import LedgerEntry, market_value
 from finrl_pod.paper.journal.store import moment
@@ -293,8 +293,7 @@ class AccountTrader:
         resumption = store.last(schema.risk_states, schema.risk_states.c.state == RiskState.ACTIVE.value)
         rows = store.rows(schema.equity, schema.equity.c.session != session)
         marks = [(row.at, Decimal(row.equity)) for row in rows]
-        flows = capital_flows(store, self._c.config.capital)
-        start, *values = flows.adjust([*marks, (NOW, equity)])
+        start, *values = flow_adjusted(self._c.config.capital, [*marks, (NOW, equity)], capital_flows(store))
         since = resumption.at if resumption is not None else ""
         earlier_values = [value for (at, _), value in zip(marks, values, strict=False) if at > since]
         if not earlier_values:

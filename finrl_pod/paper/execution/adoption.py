@@ -37,6 +37,7 @@ from finrl_pod.paper.settings import PaperConfig, allocations
 
 ZERO = Decimal(0)
 SOURCE = "adopted"
+ENOUGH_CASH = Decimal("Infinity")  # of the account at the time of a transfer, which then counts as external
 NEW_YORK = ZoneInfo("America/New_York")
 QUERIED_BEFORE = timedelta(days=15)  # before the current time, of the broker's calendar
 
@@ -77,7 +78,7 @@ def adopt(store: Store, config: PaperConfig, broker: Broker, now: datetime) -> A
     with store.batch():
         store.bind("account", account.id)
         store.bind("run", config.name)
-        rebuilding = _Rebuilding(ledger, config, calendar, account.cash)
+        rebuilding = _Rebuilding(ledger, config, calendar)
         unsupported = rebuilding.replay(own_order_rows, page.fills, [*actions, *activities], first)
         if page.cursor is not None:
             ledger.move_fill_cursor(page.cursor, now)
@@ -115,15 +116,11 @@ def own_orders(orders: Sequence[Order], runs: Sequence[str]) -> list[tuple[Order
 
 
 class _Rebuilding:
-    """Writes intents, orders, fills, corporate actions and activities in the order in which they happened.
+    """Writes intents, orders, fills, corporate actions and activities in the order in which they happened."""
 
-    account_cash: cash of the account now.
-    """
-
-    def __init__(self, ledger: Ledger, config: PaperConfig, calendar: Calendar, account_cash: Decimal) -> None:
+    def __init__(self, ledger: Ledger, config: PaperConfig, calendar: Calendar) -> None:
         self._ledger = ledger
         self._config = config
-        self._account_cash = account_cash
         self._calendar = calendar
         self._orders: dict[str, TrackedOrder] = {}  # by broker id
         self._intents: dict[tuple[str, ...], LedgerEntry] = {}
@@ -142,24 +139,20 @@ class _Rebuilding:
             entry = self._intents[run, bar, order.symbol, order.side.value]
             self._orders[order.id] = self._ledger.add_order(entry, order, order.submitted_at, SOURCE)
         events: list[tuple[datetime, int, Fill | CorporateAction | list[AccountActivity]]] = [
-            (fill.time, 1, fill) for fill in fills if fill.time > first
+            (fill.time, 1, fill) for fill in fills if fill.order_id in self._orders
         ]
-        activities: dict[str, list[AccountActivity]] = {}
+        groups_of_activities: dict[str, list[AccountActivity]] = {}
         for action in actions:
             if isinstance(action, AccountActivity):
-                activities.setdefault(action.group, []).append(action)
+                groups_of_activities.setdefault(action.group, []).append(action)
             elif action.ex_date > first.astimezone(NEW_YORK).date():
                 events.append((datetime.combine(action.ex_date, time(), NEW_YORK), 0, action))
-        events += [(group[0].created, 2, group) for group in activities.values()]
-        self._account_cash -= sum((_cash_of(event) for *_, event in events), ZERO)  # now: before all of them
+        events += [(activities[0].created, 2, activities) for activities in groups_of_activities.values()]
         unsupported_actions = []
         for at, _, event in sorted(events, key=lambda event_row: event_row[:2]):
             if isinstance(event, list):
-                book_activities(self._ledger, self._config, event, self._account_cash, at)
-            self._account_cash += _cash_of(event)
-            if isinstance(event, list) or (isinstance(event, Fill) and event.order_id not in self._orders):
-                continue
-            if isinstance(event, Fill):
+                book_activities(self._ledger, self._config, event, ENOUGH_CASH, at)
+            elif isinstance(event, Fill):
                 tracked_order = self._orders[event.order_id]
                 self._ledger.record(tracked_order, order_state.apply_fill(tracked_order, event), at, SOURCE)
             elif event.kind not in NOT_BOOKED:
@@ -211,13 +204,6 @@ class _Rebuilding:
                 schema.decisions, at, run=run, bar=bar, strategy="", feed="", inputs="{}", weights=None,
                 outcome=SOURCE, detail="rebuilt from the broker's orders",
             )  # fmt: skip
-
-
-def _cash_of(event: Fill | CorporateAction | Sequence[AccountActivity]) -> Decimal:
-    """Change of the account's cash, as far as the broker reported it."""
-    if isinstance(event, Fill):
-        return -event.side.sign * event.quantity * event.price - event.fee
-    return ZERO if isinstance(event, CorporateAction) else sum((activity.cash for activity in event), ZERO)
 
 
 def _write_rest(

@@ -12,15 +12,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import ROUND_DOWN, Decimal
 
+from finrl_pod.paper.domain import records
 from finrl_pod.paper.domain.port import Broker
-from finrl_pod.paper.domain.records import (
-    SOLD_BY_OTHERS,
-    AccountActivity,
-    AccountState,
-    ActionKind,
-    CorporateAction,
-    Position,
-)
 from finrl_pod.paper.execution.activities import SHARE_STEP, ZERO, book_activities
 from finrl_pod.paper.execution.order_manager import OrderManager
 from finrl_pod.paper.journal import schema
@@ -31,13 +24,7 @@ from finrl_pod.paper.settings import PaperConfig
 ATTEMPTS = 3
 LOOKBACK = timedelta(days=10)  # an action may be announced or booked late
 CASH_TOLERANCE = Decimal("1.00")  # regulatory fees and interest are cents
-# Level and end of the alert on a corporate action that is not recorded at its ex-date.
-NOT_BOOKED = {
-    ActionKind.OTHER: ("critical", "is not supported and not recorded"),
-    **dict.fromkeys(
-        (ActionKind.MERGER, ActionKind.SPIN_OFF), ("warning", "is recorded as soon as the broker books it")
-    ),
-}
+NOT_BOOKED = (records.ActionKind.MERGER, records.ActionKind.SPIN_OFF, records.ActionKind.OTHER)  # at their ex-dates
 RELATIVE_CASH_TOLERANCE = Decimal("0.0005")  # of the account equity, if that is more
 MISMATCH_ENTRY = "https://github.com/finrl-pod/finrl-pod/blob/main/docs/paper-runbook.md#mismatch"  # of alerts
 
@@ -166,7 +153,7 @@ class Reconciler:
         ledger = self._orders.ledger
         now = self._orders.clock.now()
         activities = unrecorded_activities(ledger, self._orders.broker)
-        groups: dict[str, list[AccountActivity]] = {}
+        groups: dict[str, list[records.AccountActivity]] = {}
         for activity in activities:
             groups.setdefault(activity.group, []).append(activity)
         if any(activity.quantity > 0 for activity in activities):
@@ -176,7 +163,7 @@ class Reconciler:
         for group in groups.values():
             account_cash = expected_cash(ledger) or ZERO
             for booking in book_activities(ledger, self._config, group, account_cash, now):
-                is_exchange = booking.kind in (ActionKind.MERGER, ActionKind.SPIN_OFF)
+                is_exchange = booking.kind in (records.ActionKind.MERGER, records.ActionKind.SPIN_OFF)
                 self._orders.alert("warning" if is_exchange else "info", "activity", booking.text())
 
     def record_cash_mark(self) -> None:
@@ -199,10 +186,10 @@ class Reconciler:
         quantity = min(own, -external)
         if quantity <= 0:
             return None
-        return Booking(
-            f"{SOLD_BY_OTHERS} {symbol} {stamp(now)}", SOLD_BY_OTHERS, symbol, now.date(), -quantity, quantity,
-            ledger.external_proceeds(symbol, quantity), detail="acknowledged",
-        )  # fmt: skip
+        kind = records.SOLD_BY_OTHERS
+        proceeds = ledger.external_proceeds(symbol, quantity)
+        name = f"{kind} {symbol} {stamp(now)}"
+        return Booking(name, kind, symbol, now.date(), -quantity, quantity, proceeds, detail="acknowledged")
 
     def _compare_once(self) -> tuple[Difference, ...]:
         broker = self._orders.broker
@@ -213,7 +200,7 @@ class Reconciler:
         self.external_orders = tuple(f"{o.side} {o.quantity} {o.symbol}" for o in orders if not self._orders.is_own(o))
         return (*self._compare_positions(positions), *self._compare_cash(account))
 
-    def _compare_positions(self, positions: tuple[Position, ...]) -> list[Difference]:
+    def _compare_positions(self, positions: tuple[records.Position, ...]) -> list[Difference]:
         ledger = self._orders.ledger
         at_broker = {p.symbol: p.quantity for p in positions}
         external_positions = ledger.external_positions()
@@ -233,7 +220,7 @@ class Reconciler:
                 differences.append(Difference(symbol, excess, message))
         return differences
 
-    def _compare_cash(self, account: AccountState) -> list[Difference]:
+    def _compare_cash(self, account: records.AccountState) -> list[Difference]:
         expected = expected_cash(self._orders.ledger)
         excess = ZERO if expected is None else account.cash - expected
         if abs(excess) <= max(CASH_TOLERANCE, RELATIVE_CASH_TOLERANCE * abs(account.equity)):
@@ -242,7 +229,7 @@ class Reconciler:
         return [Difference("", excess, message)]
 
 
-def unrecorded_activities(ledger: Ledger, broker: Broker) -> list[AccountActivity]:
+def unrecorded_activities(ledger: Ledger, broker: Broker) -> list[records.AccountActivity]:
     """Return the activities since the first comparison that the journal does not have, oldest first."""
     marks = ledger.store.rows(schema.cash_marks)
     if not marks:
@@ -264,7 +251,7 @@ def expected_cash(ledger: Ledger) -> Decimal | None:
 def record_corporate_actions(
     broker: Broker, ledger: Ledger, symbols: Sequence[str], today: date, start: date, now: datetime,
     alert: Callable[[str, str, str], None], *, pays_dividends: bool,
-) -> tuple[CorporateAction, ...]:  # fmt: skip
+) -> tuple[records.CorporateAction, ...]:  # fmt: skip
     """Query the actions of `symbols` up to `today` and record new ones. Returns all actions of the query.
 
     start: date of the journal start; earlier actions are ignored. pays_dividends: whether the account is credited
@@ -277,10 +264,11 @@ def record_corporate_actions(
             continue
         own_shares = ledger.positions.get(action.symbol, ZERO)
         if action.kind in NOT_BOOKED:
-            level, outcome = NOT_BOOKED[action.kind]
-            message = f"{action.symbol}: {action.detail or 'a corporate action'} of {action.ex_date} {outcome}"
+            is_unknown = action.kind is records.ActionKind.OTHER
+            outcome = "not supported and not recorded" if is_unknown else "recorded as soon as the broker books it"
+            message = f"{action.symbol}: {action.detail or 'a corporate action'} of {action.ex_date} is {outcome}"
             if own_shares and ledger.store.last(schema.alerts, schema.alerts.c.message == message) is None:
-                alert(level, "corporate_action", message)
+                alert("critical" if is_unknown else "warning", "corporate_action", message)
             continue
         booking = book_action(ledger, action, now, pays_dividends=pays_dividends)
         if own_shares:
@@ -291,12 +279,12 @@ def record_corporate_actions(
     return actions
 
 
-def book_action(ledger: Ledger, action: CorporateAction, now: datetime, *, pays_dividends: bool) -> Booking:
+def book_action(ledger: Ledger, action: records.CorporateAction, now: datetime, *, pays_dividends: bool) -> Booking:
     """Record a split or dividend on the shares that are held now."""
     own_shares = ledger.positions.get(action.symbol, ZERO)
     external_shares = ledger.external_positions().get(action.symbol, ZERO)
     own_change = external_change = cash = unpaid = ZERO
-    if action.kind is ActionKind.CASH_DIVIDEND:
+    if action.kind is records.ActionKind.CASH_DIVIDEND:
         dividend = own_shares * action.cash
         cash, unpaid = (dividend, ZERO) if pays_dividends else (ZERO, dividend)
     else:

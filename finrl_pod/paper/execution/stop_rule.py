@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
@@ -13,12 +12,13 @@ from finrl_pod.evaluate.active_management import HORIZON, ActiveBand, active_gro
 from finrl_pod.evaluate.backtest import lookback_of, window_at
 from finrl_pod.market.protocols import MandatedStrategy
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.capital_flows import NOW, CapitalFlows, capital_flows
+from finrl_pod.paper.journal.capital_flows import NOW, capital_flows, flow_adjusted
 from finrl_pod.paper.journal.decision_state import ActiveReturn, BaseAccount, DecisionState
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.types import Floats, Panel, Positions, Window
 
 ALERT = "stop_rule"  # kind of the alert
+_Mark = tuple[str, str, Decimal, float]  # time and bar of a decision, own equity, growth of the base
 
 
 def measure(
@@ -31,10 +31,10 @@ def measure(
     base: base account after this decision. equity: own equity at the decision bar. marks: table of own equity by
     session, `strategy_equity` for one of several strategies.
     """
-    values = [*_marks(store, run, base.started, marks), _Mark(NOW, base.time[:10], equity, base.growth)]
-    if len(values) < 2 or min(mark.equity for mark in values) <= 0:
+    values = [*_marks(store, run, base.started, marks), (NOW, base.time[:10], equity, base.growth)]
+    if len(values) < 2 or min(own_equity for *_, own_equity, _ in values) <= 0:
         return None
-    bars, value = active_growth(_own_values(store, run, values, marks), [mark.growth for mark in values])
+    bars, value = active_growth(_own_values(store, run, values, marks), [growth for *_, growth in values])
     if band is None:
         return ActiveReturn(bars, value, None, None, left=False)
     lower = band.edge(bars)
@@ -52,16 +52,6 @@ def warning(current: ActiveReturn | None, previous: ActiveReturn | None) -> str 
     )
 
 
-@dataclass(frozen=True)
-class _Mark:
-    """Own equity and the growth of the base at the decision on a bar. at: time of the equity in the journal."""
-
-    at: str
-    bar: str
-    equity: Decimal
-    growth: float
-
-
 def _own_values(store: Store, run: str, marks: Sequence[_Mark], table: Table) -> list[float]:
     """Own equity by mark, without deposits and withdrawals, with unpaid dividends reinvested from their ex-date on.
 
@@ -73,17 +63,17 @@ def _own_values(store: Store, run: str, marks: Sequence[_Mark], table: Table) ->
         .where(schema.action_parts.c.run == run)
     )
     dividends = [(row, Decimal(row.unpaid)) for row in store.query(query)]
-    flows = capital_flows(store, 0.0, run if "run" in table.c else "")
     payments = [(row.at, -amount) for row, amount in dividends if amount < 0]
-    all_flows = CapitalFlows(flows.start, [*flows.flows, *payments])
+    flows = [*capital_flows(store, run if "run" in table.c else ""), *payments]
+    _, *own_values = flow_adjusted(0.0, [(at, equity) for at, _, equity, _ in marks], flows)
     factor = 1.0
     values = []
-    previous_bar = marks[0].bar
-    for mark, value in zip(marks, all_flows.adjust([(mark.at, mark.equity) for mark in marks])[1:], strict=True):
-        amounts = (amount for row, amount in dividends if amount > 0 and previous_bar < row.ex_date <= mark.bar)
-        factor *= 1 + float(sum(amounts, Decimal(0)) / mark.equity)
+    previous_bar = marks[0][1]
+    for (_, bar, equity, _), value in zip(marks, own_values, strict=True):
+        amounts = (amount for row, amount in dividends if amount > 0 and previous_bar < row.ex_date <= bar)
+        factor *= 1 + float(sum(amounts, Decimal(0)) / equity)
         values.append(factor * float(value))
-        previous_bar = mark.bar
+        previous_bar = bar
     return values
 
 
@@ -100,7 +90,7 @@ def _marks(store: Store, run: str, started: str, marks: Table) -> list[_Mark]:
     )
     rows = [(row, DecisionState.decode(row.state).base) for row in reversed(store.query(query))]
     return [
-        _Mark(row.at, row.bar, Decimal(row.equity), base.growth)
+        (row.at, row.bar, Decimal(row.equity), base.growth)
         for row, base in rows
         if base is not None and base.started == started
     ]

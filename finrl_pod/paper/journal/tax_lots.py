@@ -1,8 +1,8 @@
 """Tax lots, realised gains and figures by symbol, first in, first out, from the fills of a journal.
 
 A purchase opens a lot, a sale closes lots of the same strategy and symbol. Fees belong to cost and proceeds. A split
-changes the shares of a lot and not its cost. Dividends are no part of a gain. Shares from a merger take over the cost
-of those that they replace, unless these were paid in cash; shares from a spin-off cost nothing.
+changes the shares of a lot and not its cost. Dividends are no part of a gain. A merger sells the former shares for the
+cash that is paid for them; new shares from a merger or spin-off cost nothing.
 """
 
 from __future__ import annotations
@@ -77,8 +77,7 @@ class GainsReport:
 class _Event:
     """A trade or a split. number: number of the fill, 0 for sales of other clients. shares: signed change.
 
-    cash: paid for a purchase or received for a sale, fees included; None for a split. moves_cost: shares that a merger
-    or spin-off removes or adds.
+    cash: paid for a purchase or received for a sale, fees included; None for a split.
     """
 
     at: str
@@ -88,23 +87,15 @@ class _Event:
     time: str
     shares: Decimal
     cash: Decimal | None
-    moves_cost: bool = False
 
 
 def gains_report(store: Store) -> GainsReport:
     """Return lots, gains and figures by symbol of a journal."""
     lots: dict[tuple[str, str], list[Lot]] = defaultdict(list)
     realised: list[RealisedGain] = []
-    moved_costs: dict[str, Decimal] = defaultdict(Decimal)  # by strategy, of shares that a merger removed
     for event in sorted(_events(store), key=lambda event: event.at):
         open_lots = lots[event.strategy, event.symbol]
-        if event.moves_cost and event.shares < 0:
-            moved_costs[event.strategy] += sum((lot.cost for lot in open_lots), ZERO)
-            open_lots.clear()
-        elif event.moves_cost:
-            cost = moved_costs.pop(event.strategy, ZERO)
-            open_lots.append(Lot(event.strategy, event.symbol, event.number, event.time, event.shares, cost))
-        elif event.cash is None:
+        if event.cash is None:
             _split(open_lots, event.shares)
         elif event.shares > 0:
             open_lots.append(
@@ -185,11 +176,9 @@ def _events(store: Store) -> list[_Event]:
     for row in store.query(query):
         change = Decimal(row.own_change)
         if change != 0:
-            is_exchange = row.kind in (ActionKind.MERGER, ActionKind.SPIN_OFF)
-            is_sale = row.kind == SOLD_BY_OTHERS or (is_exchange and change < 0 and Decimal(row.cash) > 0)
-            cash_received = Decimal(row.cash) if is_sale else None
-            moves_cost = is_exchange and not is_sale
-            events.append(_Event(row.at, 0, row.run, row.symbol, row.at, change, cash_received, moves_cost))
+            is_trade = row.kind in (SOLD_BY_OTHERS, ActionKind.MERGER, ActionKind.SPIN_OFF)
+            cash_received = max(Decimal(row.cash), ZERO) if is_trade else None
+            events.append(_Event(row.at, 0, row.run, row.symbol, row.at, change, cash_received))
     return events
 
 

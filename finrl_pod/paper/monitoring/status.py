@@ -112,8 +112,7 @@ class AlertStatus:
 class PaperStatus:
     """Status of an account, as the journal knows it. Amounts in currency; targets by run, strategies by name.
 
-    unpaid_dividends: by symbol; no part of cash and equity. transfers: deposits less withdrawals, own_transfers: their
-    part that changed the cash of the run.
+    unpaid_dividends: dividends by symbol, no part of cash and equity. transfers: deposits less withdrawals.
     """
 
     name: str
@@ -135,7 +134,6 @@ class PaperStatus:
     counts: Mapping[str, int]
     unpaid_dividends: Mapping[str, Decimal]
     transfers: Decimal
-    own_transfers: Decimal
     slippage: Slippage
     waiting_commands: tuple[str, ...]
     alerts: tuple[AlertStatus, ...]
@@ -190,7 +188,6 @@ def status(store: Store, config: PaperConfig) -> PaperStatus:
         counts={t.name: store.count(t) for t in (schema.decisions, schema.intents, schema.orders, schema.fills)},
         unpaid_dividends={s: sum(parts.values(), Decimal(0)) for s, parts in ledger.unpaid_dividends().items()},
         transfers=sum((Decimal(row.cash) + Decimal(row.foreign_cash) for row in transfers), Decimal(0)),
-        own_transfers=sum((Decimal(row.cash) for row in transfers), Decimal(0)),
         slippage=slippage(store, config.broker.cost_bps),
         waiting_commands=tuple(command.name.value for command in commands.pending_commands(store)),
         alerts=tuple(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.paper.journal.capital_flows import flows_of
+from finrl_pod.paper.journal.capital_flows import flow_adjusted
 from finrl_pod.paper.journal.reader import file_signature, read_journal
 from finrl_pod.paper.settings import PaperConfig, allocations, unpack
 
@@ -26,9 +26,9 @@ WHERE id IN (SELECT max(id) FROM decisions WHERE weights IS NOT NULL GROUP BY ru
 _LAST_EQUITIES = """
 SELECT run, equity FROM strategy_equity WHERE id IN (SELECT max(id) FROM strategy_equity GROUP BY run)
 """
-_FLOWS = (
-    "SELECT at, cash FROM corporate_actions WHERE kind = 'transfer' ORDER BY id",
-    "SELECT at, content FROM settings ORDER BY id",
+_CAPITAL = (
+    "SELECT at, equity FROM equity ORDER BY id",
+    "SELECT at, cash FROM corporate_actions WHERE kind = 'transfer'",
 )
 _TABLES = {
     "actions": "SELECT at, kind, symbol, ex_date, own_change, cash FROM corporate_actions ORDER BY id",
@@ -83,12 +83,11 @@ _TIME_COLUMNS = {"at", "time", "answered", "deadline"}
 class Journal:
     """The contents of a journal. Money in dollars and shares are float64, times are UTC, sessions are ISO dates.
 
-    capital: at the start. It and equity are scaled by later deposits, withdrawals and changes of the capital, so that
-    returns are time-weighted; without recorded settings, the first equity, taken before any trade.
-    config: last settings of the daemon, None if not recorded. closes: last known price by symbol. priced: session of
-    the newest close, empty without one. targets: weights that the last decision of each strategy aims at, summed as
-    shares of the account equity. external: shares that the strategies do not own. price_reads: the last read of market
-    data. benchmark: session, growth (of equal weights of the symbols, without dividends).
+    capital: allocated capital, the first equity if it is not recorded; like the equity scaled by later flows. config:
+    last settings of the daemon, None if not recorded. closes: last known price by symbol. priced: session of the newest
+    close, empty without one. targets: weights that the last decision of each strategy aims at, summed as shares of the
+    account equity. external: shares that the strategies do not own. price_reads: the last read of market data.
+    benchmark: session, growth (of equal weights of the symbols, without dividends).
     """
 
     path: Path
@@ -162,11 +161,8 @@ def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:
     equity = frames["equity"]
     capital = config.capital if config else float(equity.equity.iloc[0]) if len(equity) else 0.0
     if len(equity):
-        transfers, settings = (connection.execute(query).fetchall() for query in _FLOWS)
-        flows = flows_of(transfers, settings, capital, "")
-        marks = connection.execute("SELECT at, equity FROM equity ORDER BY id").fetchall()
-        capital, *values = map(float, flows.adjust([(at, Decimal(value)) for at, value in marks]))
-        equity["equity"] = values
+        marks, flows = ([(at, Decimal(x)) for at, x in connection.execute(query)] for query in _CAPITAL)
+        capital, *equity["equity"] = map(float, flow_adjusted(capital, marks, flows))
     return Journal(
         path=path,
         account=account or "",
