@@ -130,7 +130,7 @@ def test_size_and_power_on_simulated_returns(trials: int, members: int, correlat
         ensemble = ratio / np.sqrt(correlation + (1 - correlation) / members)
         expected = float(stats.norm.cdf(ensemble - 1.645))
         p_values = [
-            edge_test(*select(*simulated_returns(s, trials, correlation, ratio), members), draws=2000).p_value
+            edge_test(*select(*simulated_returns(s, trials, correlation, ratio), members), draws=1000).p_value
             for s in range(400)
         ]
         rates.append(float(np.mean(np.array(p_values) <= 0.025)))
