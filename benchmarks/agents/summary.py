@@ -23,20 +23,7 @@ POOLED_COLUMNS = [
 ]
 WORLD_COLUMNS = ["world", "closed_form", "revealed", "rl", "members", "seeds"]
 BRIEF_COLUMNS = [
-    *(
-        "name",
-        "value",
-        "low",
-        "high",
-        "world",
-        "promoted",
-        "worlds",
-        "percentile_95",
-        "market",
-        "fold",
-        "rate",
-        "seeds",
-    ),
+    *("name", "value", "low", "high", "world", "promoted", "worlds", "percentile_95", "market", "fold", "rate", "seeds")
 ]
 BRIEF_ROWS = ("placebo", "rl_no_edge", "null_world_trained", "no_edge_difference", "planted_capture", STRESS)
 

@@ -77,8 +77,7 @@ def active_attribution(
     parts |= {"residual": float(year * residual.mean()), "costs": float(year * costs.mean())}
     by_day = np.bincount(days, residual)
     samples = bootstrap_statistics(
-        lambda rows: by_day[rows].mean(1),
-        *(len(by_day), block_length(by_day), DRAWS, np.random.default_rng(seed)),
+        lambda rows: by_day[rows].mean(1), *(len(by_day), block_length(by_day), DRAWS, np.random.default_rng(seed))
     )
     low, high = year * len(by_day) / len(residual) * np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
     return ActiveAttribution(

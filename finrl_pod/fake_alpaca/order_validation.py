@@ -130,7 +130,7 @@ def check_price_increment(name: str, price: Decimal) -> None:
         raise wire.invalid_parameter(f"{name} must be > 0")
     if _decimal_places(price) > (_DOLLAR_DECIMALS if price >= 1 else _SUB_DOLLAR_DECIMALS):
         raise wire.unprocessable(
-            f"invalid {name} {price}. sub-penny increment does not fulfill minimum pricing criteria",
+            f"invalid {name} {price}. sub-penny increment does not fulfill minimum pricing criteria"
         )
 
 

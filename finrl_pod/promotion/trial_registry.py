@@ -322,8 +322,7 @@ def _key(look: Look) -> tuple[str, str, str, str]:
 def _same_market_data(database: sqlite3.Connection, look: Look, fingerprint: DatasetFingerprint | None) -> list[str]:
     """Hashes of data sets that show the market of a look on its days, first its own."""
     rows = database.execute(
-        f"SELECT DISTINCT data FROM looks WHERE data != ? AND {_OVERLAPPING}",
-        (look.data, look.last, look.first),
+        f"SELECT DISTINCT data FROM looks WHERE data != ? AND {_OVERLAPPING}", (look.data, look.last, look.first)
     ).fetchall()
     fingerprints = [(data, _stored_fingerprint(database, data)) for (data,) in rows]
     hashes = [data for data, entry in fingerprints if fingerprint and entry and same_market(fingerprint, entry)]

@@ -77,12 +77,7 @@ class DecisionInputs(NamedTuple):
 
 @torch.no_grad()
 def target_weights(
-    actor: Actor,
-    params: Params,
-    inputs: DecisionInputs,
-    equity: Tensor,
-    prices: Tensor,
-    rules: EnvironmentConfig,
+    actor: Actor, params: Params, inputs: DecisionInputs, equity: Tensor, prices: Tensor, rules: EnvironmentConfig
 ) -> Tensor:
     """Target weights [P, N] float64 of P members of one actor, each for its own account, no exploration or mandate.
 

@@ -64,8 +64,7 @@ class TrainedAgentConfig(AgentConfig):
         "and five folds of training choose the number of updates",
     )
     encoder: Literal["none", "gru"] = setting(
-        "none",
-        "gru: a recurrent code of the last `lookback` bars of each asset stands beside its features",
+        "none", "gru: a recurrent code of the last `lookback` bars of each asset stands beside its features"
     )
     lookback: int = setting(32, "bars that the encoder reads, the decision bar included", between(2, MAX_LOOKBACK))
     encoder_size: int = setting(16, "numbers in the code of an asset", at_least(1))

@@ -129,10 +129,7 @@ class EnvironmentConfig:
     )
     cash: float = setting(1_000_000.0, "starting cash, in the currency of the prices", POSITIVE_FINITE)
     window: int = setting(252, "bars per episode", at_least(1))
-    reward: str = setting(
-        "log_return",
-        "reward of a step, from one fill to the next; see docs/objectives.md",
-    )
+    reward: str = setting("log_return", "reward of a step, from one fill to the next; see docs/objectives.md")
     risk_aversion: float = setting(5.0, "mean_variance: relative risk aversion; 1: log growth", at_least(1))
     fill: Literal["next", "same_close"] = setting(
         "next", "next: fills at the next open (close if there are no opens); same_close: only for comparisons"
@@ -171,8 +168,7 @@ class EnvironmentConfig:
         (), 'annual interest rate of cash from each date, such as [["2019-01-01", 0.02]]'
     )
     adjusted_shares: bool = setting(
-        False,
-        "allow whole shares and costs per share on adjusted prices; their share counts are not the real ones",
+        False, "allow whole shares and costs per share on adjusted prices; their share counts are not the real ones"
     )
     envs: int = setting(256, "environments per member", at_least(1))
     group: int = setting(16, "environments that share a window of time", at_least(1))
@@ -219,8 +215,7 @@ class TournamentConfig:
     exploit_fraction: float = setting(0.5, "share of pods that start a generation from the leaderboard", FRACTION)
     reinit_fraction: float = setting(0.125, "share of pods that start from new weights; the rest continue", FRACTION)
     search: Literal["full", "narrow", "off"] = setting(
-        "full",
-        "hyperparameters that are searched: all, without entropy and value coefficient, or none",
+        "full", "hyperparameters that are searched: all, without entropy and value coefficient, or none"
     )
     selection: Literal["cross_validated", "greedy", "best", "all"] = setting(
         "cross_validated",
@@ -233,8 +228,7 @@ class TournamentConfig:
         "mean", "target weights: mean, mean by validation Sharpe ratio, or vote (median; majority for choices)"
     )
     scheduler: Literal["generational", "asynchronous"] = setting(
-        "generational",
-        "rank all pods after each generation, or each group of pods when its results arrive",
+        "generational", "rank all pods after each generation, or each group of pods when its results arrive"
     )
     batch_pods: int = setting(
         0, "pods that train as one batch on a shard; 0: all of a cohort, or fewer to keep all shards busy", at_least(0)

@@ -56,13 +56,7 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
         raise ConfigError(f"{source} is not TOML: {error}") from None
 
 
-def build_record(
-    record: type[Any],
-    values: Mapping[str, Any],
-    source: str,
-    *,
-    section_name: str = "",
-) -> Any:
+def build_record(record: type[Any], values: Mapping[str, Any], source: str, *, section_name: str = "") -> Any:
     """Build a dataclass of settings from plain values, with unknown keys and wrong types refused.
 
     source: source of the values, for messages. section_name: dotted name of the section that `record` is, empty for the

@@ -22,12 +22,7 @@ from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.tournament import snapshots
 from finrl_pod.types import AgentSnapshot, MarketTensor, Panel
 from finrl_pod.user_files import pinned
-from finrl_pod_app.prices.market_setup import (
-    check_settings,
-    make_market,
-    training_env,
-    with_effective_settings,
-)
+from finrl_pod_app.prices.market_setup import check_settings, make_market, training_env, with_effective_settings
 from finrl_pod_app.prices.stored_prices import check_prices, load_panel
 from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.setup.doctor import pick_device

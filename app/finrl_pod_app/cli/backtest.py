@@ -49,8 +49,7 @@ def backtest(
         Path | None, typer.Argument(metavar="[RUN_DIR]", help="Run whose champion is tested, or a baseline by name.")
     ] = None,
     strategy: Annotated[
-        str | None,
-        typer.Option(help="Baseline by name, or file.py:Class (runs as trusted code), instead of a run."),
+        str | None, typer.Option(help="Baseline by name, or file.py:Class (runs as trusted code), instead of a run.")
     ] = None,
     scores: Annotated[
         str | None,

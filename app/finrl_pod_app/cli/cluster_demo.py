@@ -40,12 +40,7 @@ def demo_config(seed: int) -> RunConfig:
     """The quick preset as 18 small assignments, trained without a barrier."""
     quick = PRESETS["quick"]
     tournament = dataclasses.replace(
-        quick.tournament,
-        pods=6,
-        generations=3,
-        samples_per_generation=10_000,
-        batch_pods=1,
-        scheduler="asynchronous",
+        quick.tournament, pods=6, generations=3, samples_per_generation=10_000, batch_pods=1, scheduler="asynchronous"
     )
     return dataclasses.replace(quick, seed=seed, threads=1, tournament=tournament)
 

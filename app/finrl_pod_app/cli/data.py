@@ -134,8 +134,7 @@ def import_file(
     symbol: Annotated[str | None, typer.Option(help="Ticker of a file without such a column.")] = None,
     decimal: Annotated[str, typer.Option(help="Decimal mark of numbers: . or , as in 12,50.")] = ".",
     date_format: Annotated[
-        str | None,
-        typer.Option(help="Of dates unlike 2020-01-31; e.g. %d.%m.%Y for 31.01.2020."),
+        str | None, typer.Option(help="Of dates unlike 2020-01-31; e.g. %d.%m.%Y for 31.01.2020.")
     ] = None,
     members: Annotated[
         Path | None,

@@ -30,8 +30,7 @@ SHOWN_LOOKS = 5  # of each data set
 def audit(
     run_dir: Annotated[Path | None, typer.Argument(metavar="[RUN_DIR]", help="Run whose champion is audited.")] = None,
     strategy: Annotated[
-        str | None,
-        typer.Option(help="Baseline by name, or file.py:Class (runs as trusted code), instead of a run."),
+        str | None, typer.Option(help="Baseline by name, or file.py:Class (runs as trusted code), instead of a run.")
     ] = None,
     env: Annotated[str | None, typer.Option(help="Environment: portfolio or stock_trading.")] = None,
     data: Annotated[str | None, typer.Option(help="Stored panel for --strategy and --env; default: sample.")] = None,
@@ -77,8 +76,7 @@ def audit(
 
 
 def promote(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Finished run.")],
-    as_json: Json = False,
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Finished run.")], as_json: Json = False
 ) -> None:
     """Show whether a run's champion is promoted, rule by rule. Exits with 1 if it is not."""
     check_run_folder(run_dir)

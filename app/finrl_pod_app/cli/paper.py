@@ -374,8 +374,7 @@ def fake_alpaca(
         typer.Option("--corporate-actions", "--actions", help="JSON file with a list of splits and dividends."),
     ] = None,
     crypto: Annotated[
-        bool,
-        typer.Option("--crypto", help="Trade pairs such as BTC/USD around the clock; needs a bar of every day."),
+        bool, typer.Option("--crypto", help="Trade pairs such as BTC/USD around the clock; needs a bar of every day.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of partial fills and random faults.")] = 0,
     log: Annotated[

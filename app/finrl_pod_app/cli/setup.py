@@ -87,8 +87,7 @@ def doctor(as_json: Json = False) -> None:
 
 def new(
     kind: Annotated[
-        str,
-        typer.Argument(metavar="KIND", help=f"One of {KINDS}; costs, sources and brokers have no template."),
+        str, typer.Argument(metavar="KIND", help=f"One of {KINDS}; costs, sources and brokers have no template.")
     ],
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the part and its file: my_feature, or MyStrategy.")

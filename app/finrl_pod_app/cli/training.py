@@ -153,8 +153,7 @@ def train(
         int, typer.Option(min=0, help="With --env gym:NAME: worker processes; 0 steps in this process.")
     ] = 0,
     envs: Annotated[
-        int | None,
-        typer.Option(help="With --env: environments per member; default: one per worker, 16 of a file."),
+        int | None, typer.Option(help="With --env: environments per member; default: one per worker, 16 of a file.")
     ] = None,
     members: Annotated[int, typer.Option(help="With --env: number of agents to train in parallel.")] = 1,
     setting: Annotated[
@@ -167,8 +166,7 @@ def train(
         ),
     ] = None,
     pipeline: Annotated[
-        Literal["sync", "async"],
-        typer.Option(help="With --env: async collects while learning; sync is reproducible."),
+        Literal["sync", "async"], typer.Option(help="With --env: async collects while learning; sync is reproducible.")
     ] = "sync",
     threads: Annotated[int, typer.Option(help="With --env, --market: CPU threads of the learner.")] = 1,
     worker_timeout: Annotated[

@@ -54,10 +54,7 @@ def mandate_period(
 
 
 def mandate_parts(
-    config: RunConfig,
-    panel: Panel,
-    results: Mapping[str, BacktestResult],
-    periods: Mapping[str, MandatePeriod | None],
+    config: RunConfig, panel: Panel, results: Mapping[str, BacktestResult], periods: Mapping[str, MandatePeriod | None]
 ) -> records.ReportParts:
     """The parts of the report: mandate, added, active_attribution, mandate_usage, practically_base and stop_rule.
 

@@ -39,12 +39,7 @@ def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor
     return with_base(market, panel, config.mandate)
 
 
-def training_env(
-    config: RunConfig,
-    market: MarketTensor,
-    splits: Splits,
-    members: Sequence[int],
-) -> MarketEnv:
+def training_env(config: RunConfig, market: MarketTensor, splits: Splits, members: Sequence[int]) -> MarketEnv:
     """Return environments on the training split.
 
     The last decision is two bars before the end, so that its fill and its reward lie inside the split.

@@ -99,12 +99,7 @@ def profit(report: RunReport) -> str:
     return section("Profit by asset, and by year", words + chart_html + table(heads, rows, is_wide=False))
 
 
-YEAR_COLUMNS = {
-    "profit": "profit",
-    "costs": "costs",
-    "carry": "interest less fees",
-    "return": "return after costs, %",
-}
+YEAR_COLUMNS = {"profit": "profit", "costs": "costs", "carry": "interest less fees", "return": "return after costs, %"}
 
 
 def year_cells(attribution: Attribution) -> list[list[str]]:

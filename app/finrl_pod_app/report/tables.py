@@ -8,15 +8,7 @@ from collections.abc import Mapping, Sequence
 from finrl_pod.evaluate.metrics import METRICS, Metric
 from finrl_pod.evaluate.tearsheet import compound_return
 from finrl_pod.promotion.verdict import Metrics, Rule
-from finrl_pod_app.report.columns import (
-    CHAMPION,
-    MISSING,
-    champion_first,
-    display_name,
-    format_metric,
-    number,
-    percent,
-)
+from finrl_pod_app.report.columns import CHAMPION, MISSING, champion_first, display_name, format_metric, number, percent
 from finrl_pod_app.report.mandate_text import added_rows, usage_periods, usage_rows
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import Added, Champion, CostPoint, Costs, Drawdown, LeaderboardRow, MandateUsage
@@ -40,9 +32,7 @@ MOMENTS = (  # key, heading, unit, digits
 
 
 def metrics_table(
-    strategies: Mapping[str, Metrics],
-    styles: Mapping[str, Style],
-    metrics: Sequence[Metric] = METRICS,
+    strategies: Mapping[str, Metrics], styles: Mapping[str, Style], metrics: Sequence[Metric] = METRICS
 ) -> str:
     """One row per strategy and one column per metric, headings with their explanation."""
     heads = "".join(

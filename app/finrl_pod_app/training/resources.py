@@ -15,12 +15,7 @@ from finrl_pod.data.store import Manifest
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import available_bytes
-from finrl_pod.settings.algorithm_configs import (
-    AgentConfig,
-    DifferentiableConfig,
-    OffPolicyConfig,
-    OnPolicyConfig,
-)
+from finrl_pod.settings.algorithm_configs import AgentConfig, DifferentiableConfig, OffPolicyConfig, OnPolicyConfig
 from finrl_pod.settings.algorithm_registry import algorithm_info
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import RunConfig, validate_tournament

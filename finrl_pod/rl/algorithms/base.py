@@ -184,11 +184,7 @@ class TrainStateAlgorithm(TrainedAlgorithm):
     acting_part = "actor"
 
     def __init__(
-        self,
-        spec: PolicySpec,
-        config: TrainedAgentConfig,
-        device: torch.device | str,
-        **population: Unpack[Population],
+        self, spec: PolicySpec, config: TrainedAgentConfig, device: torch.device | str, **population: Unpack[Population]
     ) -> None:
         super().__init__(spec, config, device, **population)
         is_anchored = self.start is not None

@@ -35,12 +35,7 @@ class HTerm:
     """Buffers of the best trajectories of P members, and the H-term of samples from them."""
 
     def __init__(
-        self,
-        config: OnPolicyConfig,
-        spec: PolicySpec,
-        source: RandomSource,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, config: OnPolicyConfig, spec: PolicySpec, source: RandomSource, dtype: torch.dtype, device: torch.device
     ) -> None:
         """source: draws the trajectories of each member. Raises ConfigError if the buffer does not fit into memory."""
         self.config = config

@@ -131,22 +131,13 @@ class StateNoisePolicy(MlpPolicy):
         return {**tensors, "log_std": torch.full(shape, start.log_std, dtype=dtype)}
 
     def decide(
-        self,
-        params: Params,
-        features: Tensor,
-        account: Tensor,
-        tradable: Tensor | None,
+        self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         hidden = self._hidden("actor", params, features, account)
         return self._last("actor", params, hidden), self._spread(params, hidden.detach())
 
     def sample(
-        self,
-        params: Params,
-        features: Tensor,
-        account: Tensor,
-        noise: Tensor,
-        valid: Tensor | None = None,
+        self, params: Params, features: Tensor, account: Tensor, noise: Tensor, valid: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Actions [P, K, A, D] for noise matrices E [P, K, A, H, D], and their log-probability [P, K, A]."""
         hidden = self._hidden("actor", params, features, account)

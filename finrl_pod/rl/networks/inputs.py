@@ -280,10 +280,7 @@ class MarketAdapter:
         self.tradable = None if bool(decision_tradable.all()) else market.tradable
         self._table = None if spec.encoder == "none" else FeatureTable(self.features, market.tradable, spec.lookback)
         self._leverage = env.config.leverage
-        self.item_fields: ItemFields = {
-            "bar": ((), torch.int64),
-            "account": ((env.accounts, spec.own), dtype),
-        }
+        self.item_fields: ItemFields = {"bar": ((), torch.int64), "account": ((env.accounts, spec.own), dtype)}
 
     def encode(self, observation: Observation) -> dict[str, Tensor]:
         """Encode an observation as items to store: name -> [P, G, *shape]."""

@@ -221,12 +221,7 @@ class TrainState:
     """Trained parts and target networks by name. alive: [P] bool, False for members whose loss became NaN."""
 
     def __init__(
-        self,
-        settings: Mapping[str, Tensor],
-        alive: Tensor,
-        weight_decay: float = 0.0,
-        *,
-        is_anchored: bool = False,
+        self, settings: Mapping[str, Tensor], alive: Tensor, weight_decay: float = 0.0, *, is_anchored: bool = False
     ) -> None:
         """settings: learning_rate, tau and max_grad_norm, [P] each. Others: see `WeightDecay`; of critics to zero."""
         self.parts: dict[str, Part] = {}

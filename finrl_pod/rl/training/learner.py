@@ -92,11 +92,7 @@ class Learner:
         return int(self.algorithm.steps_per_iteration * self.env.envs)
 
     def learn(
-        self,
-        samples: int,
-        *,
-        callback: Callback | None = None,
-        schedule: Callable[[int], float] | None = None,
+        self, samples: int, *, callback: Callback | None = None, schedule: Callable[[int], float] | None = None
     ) -> Metrics:
         """Train on at least `samples` environment steps per member; returns the metrics of the last iteration [P].
 

@@ -57,13 +57,7 @@ def draw_figure(figure: Any, key: str, *, alt: str) -> None:
 
 
 def show_table(
-    frame: pd.DataFrame,
-    columns: Columns,
-    key: str,
-    *,
-    alt: str,
-    max_rows: int = MAX_VISIBLE_ROWS,
-    **options: Any,
+    frame: pd.DataFrame, columns: Columns, key: str, *, alt: str, max_rows: int = MAX_VISIBLE_ROWS, **options: Any
 ) -> Any:
     """Draw the configured columns of a frame, in their order. alt: description for screen readers.
 

@@ -108,10 +108,7 @@ class UploadOptions:
 
 
 def read_upload(
-    name: str,
-    content: bytes,
-    options: UploadOptions = UploadOptions(),
-    cancelled: Callable[[], bool] = lambda: False,
+    name: str, content: bytes, options: UploadOptions = UploadOptions(), cancelled: Callable[[], bool] = lambda: False
 ) -> Panel:
     """Read and check an uploaded file in a bounded child process.
 
