@@ -89,7 +89,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.recording.syncs.append(name)
         input_addresses = {_address(x) for x in inputs}
         new_tensors = [x for x in outputs if _address(x) not in input_addresses]
-        if not _is_free(func, name):
+        base = name.split(".")[1] if name.startswith("aten.") else name
+        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+        if not is_view and not base.startswith(FREE):
             self._note(name, inputs, outputs, [x for x in tree_leaves((args, kwargs)) if isinstance(x, (int, float))])
             for size in (x.untyped_storage().nbytes() for x in new_tensors):
                 if size > self.recording.widest:
@@ -119,12 +121,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _address(x: torch.Tensor) -> int:
     return x.untyped_storage().data_ptr()
-
-
-def _is_free(func: Any, name: str) -> bool:
-    base = name.split(".")[1] if name.startswith("aten.") else name
-    is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-    return is_view or base.startswith(FREE)
 
 
 def _waits(name: str, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:

@@ -59,15 +59,11 @@ class PlannedIteration:
                 self.factor.fill_(1 - iteration / ITERATIONS)
             learner.algorithm.iterate(learner.collector, self.factor)
         learner.samples = [n + self.samples for n in learner.samples]
-        if self.fault is not None:
-            self._plant(self.fault, learner.algorithm.weights()["log_std"], iteration)
-
-    def _plant(self, fault: Fault, weight: torch.Tensor, iteration: int) -> None:
-        if fault == "sync":
-            float(weight.sum())
-        elif fault == "baked":
-            weight.mul_(1 - 1e-9 * (1 + iteration))
-        else:
+        if self.fault == "sync":
+            float(learner.algorithm.weights()["log_std"].sum())
+        elif self.fault == "baked":
+            learner.algorithm.weights()["log_std"].mul_(1 - 1e-9 * (1 + iteration))
+        elif self.fault == "moved":
             self.buffer = self.buffer + 1
 
 

@@ -54,7 +54,13 @@ def env_rows(settings: SpeedSettings = SIZE, device: torch.device = CPU) -> list
     values = measure_rates("env_steps", work, settings.runs, device)
     writing_bound = None
     if rows is not None:
-        writing_bound = statistics.median(measure_rates("rows_filled", fill_rows(rows, steps), settings.runs, device))
+
+        def fill_rows() -> int:
+            for _ in range(steps):
+                rows.fill_(1.0)
+            return steps * env.members * env.envs
+
+        writing_bound = statistics.median(measure_rates("rows_filled", fill_rows, settings.runs, device))
     config = {
         **asdict(settings),
         "steps_a_run": steps,
@@ -66,17 +72,6 @@ def env_rows(settings: SpeedSettings = SIZE, device: torch.device = CPU) -> list
         "bound_of_writing": writing_bound,
     }
     return [median_row("env_steps", values, "steps/s", config)]
-
-
-def fill_rows(rows: torch.Tensor, steps: int) -> Callable[[], int]:
-    """Return work that writes rows [P, E, S] once per step and returns the number of rows written."""
-
-    def work() -> int:
-        for _ in range(steps):
-            rows.fill_(1.0)
-        return steps * rows.shape[0] * rows.shape[1]
-
-    return work
 
 
 def ppo_rows(settings: SpeedSettings, device: torch.device = CPU) -> list[Row]:

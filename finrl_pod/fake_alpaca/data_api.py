@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any
@@ -77,9 +77,15 @@ class MarketData:
         first = parameters.page_start()
         as_of = self.prices.last_row_by(new_york(moment).date())  # today's actions count from the start of the day
         if minutes:
-            day = timedelta(days=1)  # a UTC day may begin on the date before in New York
-            days = self.prices.sessions.between(new_york(start).date() - day, new_york(end).date() + day)
-            starts = bar_starts(days, minutes, start, end, moment)
+            one_day = timedelta(days=1)  # a UTC day may begin on the date before in New York
+            days = self.prices.sessions.between(new_york(start).date() - one_day, new_york(end).date() + one_day)
+            length = 60.0 * minutes
+            starts = [  # of the bars that are complete
+                bar_start
+                for day in days
+                for bar_start in (day.open + length * k for k in range(int((day.close - day.open) // length)))
+                if start <= bar_start <= end and bar_start + length <= moment
+            ]
             if query.get("sort") == "desc":
                 starts.reverse()
             return self._minute_page(sorted(requested_symbols), starts, minutes, (first, limit), adjustment, as_of)
@@ -246,17 +252,6 @@ def minutes_of(timeframe: str) -> int:
         timeframes = ", ".join(f"{n}Min" for n in _LENGTHS)
         raise ApiError(400, None, f"invalid timeframe: {timeframe[:20]!r}; this fake server has 1Day and {timeframes}")
     return int(match[1])
-
-
-def bar_starts(sessions: Sequence[Session], minutes: int, start: float, end: float, now: float) -> list[float]:
-    """Starts of the bars with start <= their start <= end that are complete at `now`."""
-    length = 60.0 * minutes
-    return [
-        bar_start
-        for session in sessions
-        for bar_start in (session.open + length * k for k in range(int((session.close - session.open) // length)))
-        if start <= bar_start <= end and bar_start + length <= now
-    ]
 
 
 def minute_bar(

@@ -67,7 +67,13 @@ class Exchange(Account):
             "close": self._on_close,
             "split": self._on_split,
         }
-        self._schedule_sessions(start)
+        for session in prices.sessions.all:
+            if session.close > start and prices.row_of(session.date) is not None:
+                self._queue.add(session.close, "close", session.date.isoformat())
+        for number, action in enumerate(prices.actions):
+            day = prices.sessions.on(date.fromisoformat(action.ex_date))
+            if day is not None and action.kind == "split" and day.at(_SPLIT_HOUR) > start:
+                self._queue.add(day.at(_SPLIT_HOUR), "split", str(number))
 
     def submit(self, body: Any, moment: float, origin: str = "client") -> Order:
         """Accept an order. Its status is `pending_new` during a session and `accepted` outside."""
@@ -255,15 +261,6 @@ class Exchange(Account):
             self.now = max(self.now, event.moment)
             self._handlers[event.kind](event.name, event.moment)
         self.now = max(self.now, moment)
-
-    def _schedule_sessions(self, start: float) -> None:
-        for session in self.prices.sessions.all:
-            if session.close > start and self.prices.row_of(session.date) is not None:
-                self._queue.add(session.close, "close", session.date.isoformat())
-        for number, action in enumerate(self.prices.actions):
-            day = self.prices.sessions.on(date.fromisoformat(action.ex_date))
-            if day is not None and action.kind == "split" and day.at(_SPLIT_HOUR) > start:
-                self._queue.add(day.at(_SPLIT_HOUR), "split", str(number))
 
     def _on_close(self, _: str, moment: float) -> None:
         self.ledger.last_equity = self.balances(moment).equity

@@ -140,19 +140,16 @@ class OrderLifecycle:
         legs = [self._account.orders[leg_id] for leg_id in parent.legs]
         if order is parent and order.status == "filled" and order.order_class in ("bracket", "oto"):
             for leg in legs:
-                self._activate(leg, moment)
+                if not leg.open:
+                    continue
+                if leg.type == "limit":
+                    leg.status = "new"
+                    self._account.publish_order_event("new", leg, moment)
+                self.watch(leg, moment)
             return
         for other in (parent, *legs):
             if other.open and other is not order:
                 self.close(other, "canceled", moment)
-
-    def _activate(self, leg: Order, moment: float) -> None:
-        if not leg.open:
-            return
-        if leg.type == "limit":
-            leg.status = "new"
-            self._account.publish_order_event("new", leg, moment)
-        self.watch(leg, moment)
 
     def _on_new(self, order_id: str, moment: float) -> None:
         order = self._account.orders[order_id]

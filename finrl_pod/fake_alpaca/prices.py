@@ -16,7 +16,7 @@ import numpy as np
 
 from finrl_pod.errors import InputError
 from finrl_pod.fake_alpaca.settings import CorporateAction
-from finrl_pod.types import Bools, Floats, Panel
+from finrl_pod.types import Floats, Panel
 
 NEW_YORK = ZoneInfo("America/New_York")
 _EXCHANGE = "XNYS"
@@ -152,7 +152,8 @@ class Prices:
         prices = zip(OHLC, (open_price, high, low, close), strict=True)
         self._raw = {name: value / self._total for name, value in prices}
         self._volume = None if panel.volume is None else panel.volume * self._splits
-        self._last_bar = _last_bar_rows(panel.tradable)
+        rows = np.where(panel.tradable, np.arange(len(panel.tradable))[:, None], -1)
+        self._last_bar = np.maximum.accumulate(rows, axis=0)  # [T, N]: row of the last bar up to t, -1 before the first
 
     def _adjustment_factors(self, close: Floats) -> tuple[Floats, Floats]:
         """[T, N] each: product of the factors of all actions, and of splits only, with an ex-date after the bar."""
@@ -251,9 +252,3 @@ class Prices:
         third = (session.close - session.open) / 3
         times = (session.open, session.open + third, session.open + 2 * third, session.close)
         return list(zip(times, (first, *middle, last), strict=True))
-
-
-def _last_bar_rows(tradable: Bools) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """[T, N] int64: row of the last bar up to t, -1 before the first one."""
-    rows = np.where(tradable, np.arange(len(tradable))[:, None], -1)
-    return np.asarray(np.maximum.accumulate(rows, axis=0), dtype=np.int64)

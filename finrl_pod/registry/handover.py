@@ -141,12 +141,6 @@ class Garbage:
     kept: int
 
 
-def champions_in_use(registry: AgentRegistry) -> set[str]:
-    """Champions that a strategy trades or can return to."""
-    changes = [last_handover(registry, name) for name in strategies(registry)]
-    return {address for change in changes if change is not None for address in change.champions}
-
-
 def collect_garbage(
     registry: AgentRegistry, *, min_age: timedelta = MIN_AGE, include_refused: bool = False, dry_run: bool = False
 ) -> Garbage:
@@ -157,7 +151,8 @@ def collect_garbage(
     if a record cannot be read: the files that it refers to would be unknown.
     """
     time_limit = datetime.now(UTC) - min_age
-    in_use = champions_in_use(registry)
+    changes = [last_handover(registry, name) for name in strategies(registry)]
+    in_use = {address for change in changes if change is not None for address in change.champions}
     champions = {champion.address: champion for champion in registry.champions()}
     removed_champions = [
         address

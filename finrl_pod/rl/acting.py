@@ -21,7 +21,7 @@ from finrl_pod.market.mandate import MandateAccounts, MandateTable, active_manda
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.rl.networks.distributions import distribution_of
-from finrl_pod.rl.networks.inputs import make_lookback_encoder
+from finrl_pod.rl.networks.inputs import make_lookback_encoder, past_of_windows
 from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy
 from finrl_pod.rl.optimisation.normalisation import MEAN, VARIANCE, normalised
@@ -56,7 +56,9 @@ class MeanActor:
         if MEAN in params:  # trained on rows normalised by running statistics
             account = normalised(account, params[MEAN], params[VARIANCE]).to(account.dtype)
         if self.encoder is not None:
-            features, tradable = self.encoder.join_windows(params, features, tradable)
+            past = past_of_windows(features, tradable, self.spec.lookback)
+            features = self.encoder.join(params, features[:, :, -1], past)
+            tradable = None if tradable is None else tradable[:, :, -1]
         mean = self.policy.mean(params, features, account, tradable)
         return distribution_of(self.spec.action).best(mean)
 

@@ -188,7 +188,7 @@ def record_lines(record: Any, names: Container[str] | None = None) -> Iterator[s
         if (
             (names is not None and item.name not in names)
             or dataclasses.is_dataclass(value)
-            or _is_list_of_tables(item.type)
+            or (item.type.startswith("tuple[") and "Config" in item.type)  # a list of tables
         ):
             continue
         comment = item.comment + (f" ({' | '.join(item.choices)})" if len(item.choices) > 1 else "")
@@ -214,7 +214,3 @@ def value_text(value: object) -> str:
             return "[\n" + "".join(f"  {item},\n" for item in items) + "]"
         return f"[{', '.join(items)}]"
     raise TypeError(f"no TOML for {type(value).__name__}")
-
-
-def _is_list_of_tables(kind: str) -> bool:
-    return kind.startswith("tuple[") and "Config" in kind

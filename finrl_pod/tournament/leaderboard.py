@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +56,6 @@ class Leaderboard:
     @property
     def best(self) -> Score | None:
         return self.scores[0] if self.scores else None
-
-    def of_slots(self, slots: Collection[int]) -> Leaderboard:
-        return replace(self, scores=tuple(score for score in self.scores if score.slot in slots))
 
 
 def score_from_dict(row: Mapping[str, Any]) -> Score:

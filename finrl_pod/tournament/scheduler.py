@@ -122,7 +122,8 @@ class Scheduler(ABC):
             slot_inits = initial_slots(agent, slots, config.seed, search=settings.search)
         else:
             current = [score for score in state.current if score.slot in slots]
-            board = state.leaderboard.of_slots(slots)
+            scores = tuple(score for score in state.leaderboard.scores if score.slot in slots)
+            board = replace(state.leaderboard, scores=scores)
             history = {agent: past for agent, past in state.history.items() if past.slot in slots}
             generations = {score.generation for score in (*board.scores, *current)}
             returns = self.run_directory.validation_returns(generations)

@@ -187,10 +187,6 @@ def _best(table: Floats, order: Counts, roots: Sequence[str], size: int) -> Coun
     return counts
 
 
-def _every_entry(table: Floats, order: Counts, roots: Sequence[str], size: int) -> Counts:  # noqa: ARG001
-    return np.ones(table.shape[1], dtype=np.int64)
-
-
 def _greedy(table: Floats, order: Counts, roots: Sequence[str], size: int) -> Counts:
     """Caruana et al. 2004: the best `size` entries, and the additions that raise the Sharpe ratio most."""
     counts = _best(table, order, roots, size)
@@ -212,7 +208,7 @@ def _greedy(table: Floats, order: Counts, roots: Sequence[str], size: int) -> Co
 
 
 _PROCEDURES: Mapping[Procedure, Callable[[Floats, Counts, Sequence[str], int], Counts]] = {
-    "all": _every_entry,
+    "all": lambda table, *_: np.ones(table.shape[1], dtype=np.int64),
     "best": _best,
     "greedy": _greedy,
 }

@@ -72,7 +72,12 @@ def base_at(name: str, window: Window) -> Floats:
         return np.asarray(equal_base(torch.from_numpy(window.tradable[-1])).numpy(), dtype=np.float64)
     lookback = lookback_of(base_strategy(name))
     starts = np.flatnonzero(month_starts(window.times))
-    weights = _month_weights(name, _until(window, int(starts[-1]), lookback)) if len(starts) else None
+    weights = None
+    if len(starts):
+        t = int(starts[-1])
+        past = slice(0 if lookback is None else max(0, t + 1 - lookback), t + 1)
+        columns = {name: x[past] for name, x in vars(window).items() if isinstance(x, np.ndarray)}
+        weights = _month_weights(name, replace(window, **{**columns, "features": None}))  # type: ignore[arg-type]
     if weights is None:
         raise ConfigError(
             f"mandate.base = {name!r} is not defined at {window.times[-1].astype('datetime64[D]')}: it needs "
@@ -142,13 +147,6 @@ def _month_weights(name: str, window: Window) -> Floats | None:
         if len(_month_cache) > REMEMBERED_MONTHS:
             del _month_cache[next(iter(_month_cache))]
     return _month_cache[key]
-
-
-def _until(window: Window, t: int, lookback: int | None) -> Window:
-    """The bars of the window up to and including t, at most `lookback` of them."""
-    past = slice(0 if lookback is None else max(0, t + 1 - lookback), t + 1)
-    columns = {name: x[past] for name, x in vars(window).items() if isinstance(x, np.ndarray)}
-    return replace(window, **{**columns, "features": None})  # type: ignore[arg-type]
 
 
 def _daily(monthly: Floats, tradable: Bools) -> Floats:

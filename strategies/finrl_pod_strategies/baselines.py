@@ -218,10 +218,6 @@ def shrunk_covariance(returns: Floats) -> Floats:
     return shrunk
 
 
-def _inverse_volatility(mean: Floats, covariance: Floats) -> Floats:  # noqa: ARG001
-    return np.asarray(1 / np.sqrt(np.diag(covariance)), dtype=np.float64)
-
-
 def _least_variance(covariance: Floats, gain: Floats) -> Floats:
     """Direction of the least variance w'Cw among w >= 0 with gain'w = 1.
 
@@ -288,7 +284,7 @@ def _inverse_variance_risk(covariance: Floats) -> float:
 
 
 OPTIMISED: tuple[Optimised, ...] = (
-    Optimised("inverse_volatility", _inverse_volatility, bars=252),
+    Optimised("inverse_volatility", lambda _, covariance: np.asarray(1 / np.sqrt(np.diag(covariance))), bars=252),
     # Markowitz (1952).
     Optimised("minimum_variance", lambda mean, covariance: _least_variance(covariance, np.ones(len(mean))), bars=252),
     # The maximum Sharpe ratio over cash at zero; cash while no asset has a positive mean return.

@@ -159,7 +159,9 @@ class MandateAccount:
 
     def _allowed_share(self, bar: MandateBar, holdings: Tensor, bars_per_year: float) -> float:
         """Active share of desired weights that tilt half of the base up and half down, within all limits."""
-        scores = torch.stack([LARGEST_SCORE * half_signs(bar.base), torch.zeros_like(bar.base)])
+        ranks = bar.base.argsort(stable=True, descending=True).argsort()
+        signs = torch.where((ranks % 4 == 0) | (ranks % 4 == 3), 1.0, -1.0)  # largest first, + - - + and again
+        scores = torch.stack([LARGEST_SCORE * signs.to(bar.base.dtype), torch.zeros_like(bar.base)])
         tilted_half, base_weights = desired_weights(scores, bar, holdings, self.config, self.leverage, bars_per_year)
         return float((tilted_half - base_weights).abs().sum() / 2)
 
@@ -257,12 +259,6 @@ class MandateRecorder:
             weights[np.searchsorted(times, tilt.time)] = tilt.weights
         allowed = float(np.mean([tilt.allowed for tilt in self._tilts])) if self._tilts else math.nan
         return DesiredTilts(weights, allowed)
-
-
-def half_signs(base: Tensor) -> Tensor:
-    """Signs [N], 1 for about half of the weight of a base [N] and -1 for the rest: largest first, + - - + and again."""
-    ranks = base.argsort(stable=True, descending=True).argsort()
-    return torch.where((ranks % 4 == 0) | (ranks % 4 == 3), 1.0, -1.0).to(base.dtype)
 
 
 def _index(times: Times, time: np.datetime64) -> int | None:

@@ -117,7 +117,9 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
     REDQ 20.
     """
     record = algorithm_info(algorithm).config_class
-    names = {field.name for field in dataclasses.fields(record)} - _own_defaults(record)
+    custom_classes = (cls for cls in record.__mro__ if not cls.__module__.startswith("finrl_pod."))
+    own_defaults = {name for cls in custom_classes for name in vars(cls).get("__annotations__", {})}
+    names = {field.name for field in dataclasses.fields(record)} - own_defaults
     settings: dict[str, Setting] = {
         "policy": "mlp", "gamma": 0.99, "learning_rate": 3e-4, "learning_rate_schedule": "constant",
     }  # fmt: skip
@@ -146,12 +148,6 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
         if not hasattr(record, "epochs"):  # A2C: one gradient step on a short rollout
             settings |= {"horizon": 8, "learning_rate": 7e-4, "gae_lambda": 1.0}
     return {name: value for name, value in settings.items() if name in names}
-
-
-def _own_defaults(record: type[AgentConfig]) -> set[str]:
-    """Names of the settings whose defaults a custom algorithm declares."""
-    classes = (cls for cls in record.__mro__ if not cls.__module__.startswith("finrl_pod."))
-    return {name for cls in classes for name in vars(cls).get("__annotations__", {})}
 
 
 def check(config: TrainingConfig) -> None:

@@ -74,7 +74,11 @@ def _case_text(report: RunReport, verdict: Verdict, edge: Edge) -> str:
         case "shown":
             return _shown(report, verdict, edge)
         case "too_small":
-            return _too_small(edge)
+            smaller = min(edge.active_return.value, edge.alpha.value)
+            return (
+                f"{_passed(edge)}, but it is too small to matter: the smaller of active return and alpha is "
+                f"{percent(smaller, 2, unit='%')} per year, less than {percent(edge.minimum, 2, unit='%')}."
+            )
         case "too_little_data":
             return _too_little_data(edge)
         case _:
@@ -108,14 +112,6 @@ def _fixed_tilt(report: RunReport) -> str:
     best = max(tilts, key=lambda row: row.validation.alpha or 0.0)
     alpha = _rate(best.test.alpha, sign=True)
     return f"The fixed tilt that was best on validation, {display_name(best.rung)}, earns {alpha} of it."
-
-
-def _too_small(edge: Edge) -> str:
-    smaller = min(edge.active_return.value, edge.alpha.value)
-    return (
-        f"{_passed(edge)}, but it is too small to matter: the smaller of active return and alpha is "
-        f"{percent(smaller, 2, unit='%')} per year, less than {percent(edge.minimum, 2, unit='%')}."
-    )
 
 
 def _too_little_data(edge: Edge) -> str:

@@ -69,14 +69,14 @@ def _table(settings: Iterable[Setting], defaults: Mapping[str, str] | None = Non
     """Markdown table of settings. defaults: texts of their defaults by name."""
     lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
     for item in settings:
-        default = _default_text(item) if defaults is None else defaults[item.name]
-        lines.append(f"| `{item.name}` | {default} | {_allowed_values(item)} | {item.comment.replace('|', '/')} |")
+        text = value_text(item.default).replace("\n", " ")
+        default = f"`{text}`" if len(text) <= MAX_DEFAULT_LENGTH else f"{len(item.default)} items, see `init`"
+        if defaults is not None:
+            default = defaults[item.name]
+        choices = " ".join(f"`{choice}`" for choice in item.choices)
+        allowed = choices or (item.constraint.description if item.constraint else TYPE_NAMES.get(item.type, "list"))
+        lines.append(f"| `{item.name}` | {default} | {allowed} | {item.comment.replace('|', '/')} |")
     return "\n".join(lines) + "\n"
-
-
-def _default_text(item: Setting) -> str:
-    text = value_text(item.default).replace("\n", " ")
-    return f"`{text}`" if len(text) <= MAX_DEFAULT_LENGTH else f"{len(item.default)} items, see `init`"
 
 
 def _agent_table() -> str:
@@ -101,11 +101,6 @@ def _algorithm_names(algorithms: Sequence[str]) -> str:
     if not exceptions:
         return ""
     return f" all but {', '.join(exceptions)}" if len(exceptions) <= MAX_EXCEPTIONS else f" {', '.join(algorithms)}"
-
-
-def _allowed_values(item: Setting) -> str:
-    choices = " ".join(f"`{choice}`" for choice in item.choices)
-    return choices or (item.constraint.description if item.constraint else TYPE_NAMES.get(item.type, "list"))
 
 
 if __name__ == "__main__":

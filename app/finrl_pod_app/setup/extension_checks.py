@@ -170,7 +170,9 @@ def check_extension(
         "cost": _check_cost,
         "strategy": lambda name, _: _check_strategy(*restartable_strategy(name)),
         "policy": _check_policy,
-        "algorithm": _check_algorithm,
+        "algorithm": lambda name, _: _train(
+            algorithm_info(name).config_class(algorithm=name, hidden=(8, 8), policy="linear")
+        ),
         "environment": lambda name, _: _check_environment(name, steps, len(MEMBERS) if members is None else members),
         "source": _check_source,
         "broker": _check_broker,
@@ -366,11 +368,6 @@ def _row_among_others(x: Tensor, other_rows: Tensor, dim: int, index: int) -> Te
     result = other_rows.clone()
     result.narrow(dim, index, 1).copy_(x.narrow(dim, index, 1))
     return result
-
-
-def _check_algorithm(reference: str, _: object) -> list[Fault]:
-    config = algorithm_info(reference).config_class(algorithm=reference, hidden=(8, 8), policy="linear")
-    return _train(config)
 
 
 def _train(config: AgentConfig) -> list[Fault]:

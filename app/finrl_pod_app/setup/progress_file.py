@@ -58,15 +58,6 @@ def read(file: Path) -> dict[str, Any] | None:
         return None
 
 
-def read_progress(file: Path) -> Progress | None:
-    """The progress in live.json. None if the file is missing or unreadable, or has no progress yet."""
-    values = (read(file) or {}).get("progress")
-    try:
-        return Progress(**values) if isinstance(values, dict) else None
-    except TypeError:  # fields of another version
-        return None
-
-
 def identity(pid: int) -> dict[str, float]:
     """Return PID and start time (seconds since 1970) of a process. Raises psutil.Error if it does not exist."""
     return {"pid": pid, "began": psutil.Process(pid).create_time()}

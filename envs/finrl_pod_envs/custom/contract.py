@@ -226,9 +226,11 @@ class _Checker:
         ):
             outcome = _outcome_copy(self.env.step(action.clone()))
             for name, values in expected_outcome.items():
-                faulty_index = _unequal(values, outcome[name])
-                if faulty_index is None:
+                gap = (values.double() - outcome[name].double()).nan_to_num().abs()
+                faults = gap.reshape(gap.shape[0] * gap.shape[1], -1).amax(-1) > EQUAL
+                if not bool(faults.any()):
                     continue
+                faulty_index = int(faults.nonzero()[0])  # flat, [P x E]
                 fix = {
                     "seed": "draw all random numbers from a generator made in reset(seed), and set all state there",
                     "resume": "checkpoint() must hold all state, random generators too",
@@ -359,10 +361,3 @@ def _outcome_copy(out: EnvStep) -> dict[str, Tensor]:
     """Copies of the parts of an outcome on the CPU."""
     fields = {name: getattr(out, name).detach().cpu().clone() for name in PARTS}
     return {"observation": _rows(out.observation).clone(), **fields}
-
-
-def _unequal(first: Tensor, second: Tensor) -> int | None:
-    """Flat index [P x E] of the first environment in which two tensors [P, E, ...] differ, or None."""
-    gap = (first.double() - second.double()).nan_to_num().abs()
-    bad = gap.reshape(gap.shape[0] * gap.shape[1], -1).amax(-1) > EQUAL
-    return int(bad.nonzero()[0]) if bool(bad.any()) else None

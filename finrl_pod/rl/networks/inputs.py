@@ -132,14 +132,6 @@ class LookbackEncoder:
         """Features [R, K, N, F] of the decision bars, with the codes of their windows: [R, K, N, F + C]."""
         return torch.cat([features, past.of_items(self.codes(params, past))], -1)
 
-    def join_windows(self, params: Params, features: Tensor, tradable: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """`join`, and the mask [R, K, N], for windows of B <= L rows.
-
-        features: [R, K, B, N, F]; tradable: [R, K, B, N] bool or None.
-        """
-        past = past_of_windows(features, tradable, self.spec.lookback)
-        return self.join(params, features[:, :, -1], past), None if tradable is None else tradable[:, :, -1]
-
     def codes(self, params: Params, past: PastRows) -> Tensor:
         """Codes of the distinct windows [R, D, N, C]."""
         networks, count = past.starts.shape

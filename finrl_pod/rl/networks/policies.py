@@ -142,7 +142,7 @@ class Policy(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Mean scores and their log standard deviation [P, D or 1] or [P, K, A, D]; [P, 0] if actions are discrete."""
         mean = self.mean(params, features, account, tradable)
-        return mean, log_std_of(params, mean)
+        return mean, params["log_std"] if "log_std" in params else mean.new_empty(mean.shape[0], 0)
 
     def forward(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> PolicyOutput:
         """Mean scores, their log standard deviation, and values."""
@@ -407,11 +407,6 @@ class MlpPolicy(Policy):
     def _sum(self, x: Tensor, base: Tensor) -> Tensor:
         """Activation of x [B, R, H] + base [B, H]."""
         return tanh_of_sum(x, base) if self.spec.activation == "tanh" else torch.relu(x + base.unsqueeze(1))
-
-
-def log_std_of(params: Params, mean: Tensor) -> Tensor:
-    """log_std of a policy, [P, D or 1]; empty, [P, 0], if its actions are discrete."""
-    return params["log_std"] if "log_std" in params else mean.new_empty(mean.shape[0], 0)
 
 
 MakePolicy = Callable[[PolicySpec], Policy]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from finrl_pod.errors import ConfigError, RunError, SetupError
-from finrl_pod.tournament.assignment import Assignment, AssignmentResult
+from finrl_pod.tournament.assignment import Assignment
 from finrl_pod.tournament.executor import Event, Finished, Lost, NodeJoined, NodeLost, ReportSamples, last_line
 from finrl_pod.tournament.executors import shard as messages
 from finrl_pod.tournament.executors.shard import MakeTrainer, decode_result, encode_assignment
@@ -267,7 +267,10 @@ class RayExecutor:
             elif shard.training in answers:
                 message = self._ray.get(shard.training)
                 if self._is_accepted(shard, message):
-                    self._on_result(shard, decode_result(message[1:]))
+                    result = decode_result(message[1:])
+                    shard.samples += max(result.samples - shard.samples, 0)
+                    shard.key = shard.training = None
+                    self._events.append(Finished(result, shard.node))
             elif shard.polling in answers:
                 total = self._ray.get(shard.polling)
                 shard.polling = None
@@ -295,11 +298,6 @@ class RayExecutor:
             entry = next(entry for entry in self._ray.nodes() if entry["NodeID"] == node)
             self._nodes[node] = (entry["NodeManagerAddress"], int(entry["NodeManagerPort"]))
             self._events.append(NodeJoined(node, raylet))
-
-    def _on_result(self, shard: _Shard, result: AssignmentResult) -> None:
-        shard.samples += max(result.samples - shard.samples, 0)
-        shard.key = shard.training = None
-        self._events.append(Finished(result, shard.node))
 
     # ------------------------------------------------------------------ shards and nodes
 

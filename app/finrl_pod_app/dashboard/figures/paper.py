@@ -40,8 +40,11 @@ def equity(difference: BacktestDifference, capital: float) -> Any:
         )
     if capital > 0:
         figure.add_hline(y=capital, line={"color": NEUTRAL, "width": 1, "dash": "dot"}, row=1, col=1)
+    # The axis of equity is at least 1% high, so that small changes look small.
     values = curve[[column for column, *_ in lines]]
-    figure.update_yaxes(tickformat="$,.0f", range=_equity_range(values), row=1, col=1)
+    low, high = float(values.min().min()), float(values.max().max())
+    margin = max(0.08 * (high - low), (0.01 * abs(high) - (high - low)) / 2)
+    figure.update_yaxes(tickformat="$,.0f", range=[low - margin, high + margin], row=1, col=1)
     figure.add_scatter(
         x=curve.session,
         y=curve.drawdown,
@@ -75,13 +78,6 @@ def equity(difference: BacktestDifference, capital: float) -> Any:
         figure.update_yaxes(title_text="difference, bp", range=[-limit, limit], nticks=4, row=3, col=1)
     figure.update_xaxes(**_session_axis(len(curve)))
     return figure
-
-
-def _equity_range(values: pd.DataFrame) -> list[float]:
-    """The range of the equity axis: at least 1% high, so that small changes look small."""
-    low, high = float(values.min().min()), float(values.max().max())
-    margin = max(0.08 * (high - low), (0.01 * abs(high) - (high - low)) / 2)
-    return [low - margin, high + margin]
 
 
 def _session_axis(sessions: int) -> dict[str, str | int]:

@@ -64,9 +64,18 @@ def render(settings: Settings) -> None:
     report = cached.report(run)
     for damage in report.damage:
         st.warning(theme.escape_markdown(f"{runs.REPORT}: {damage}"), icon=":material/broken_image:")
-    _show_key_figures(report)
+    with st.container(horizontal=True):
+        for figure in key_figures(report):
+            with st.container(border=True, width=CARD_WIDTH, height="stretch", gap="xsmall"):
+                st.metric(figure.label, figure.text, help=f"{figure.note[:1].upper()}{figure.note[1:]}.")
+                if figure.below:
+                    st.caption(theme.escape_markdown(figure.below))
     show_verdict(run, cached.verdict(run))
-    show_next_steps(settings, run)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.page_link(page_of("compare"), label="Compare", icon=":material/query_stats:", query_params={"run": run.name})
+        st.page_link(page_of("audit"), label="Audit", icon=":material/fact_check:", query_params={"run": run.name})
+        if st.button("Trade this on paper", icon=":material/rocket_launch:", key=f"deploy {run.name}"):
+            _paper_dialog(settings, run)
     _show_views(settings, run, report)
     _show_report(run)
 
@@ -104,16 +113,6 @@ def _show_tags(run: runs.RunFiles, tags: Sequence[str]) -> None:
                 save_tags(run, choice)
                 cached.found_runs.clear()
                 st.rerun()
-
-
-def _show_key_figures(report: RunReport) -> None:
-    """Draw a card per figure: value, and comparison with the base."""
-    with st.container(horizontal=True):
-        for figure in key_figures(report):
-            with st.container(border=True, width=CARD_WIDTH, height="stretch", gap="xsmall"):
-                st.metric(figure.label, figure.text, help=f"{figure.note[:1].upper()}{figure.note[1:]}.")
-                if figure.below:
-                    st.caption(theme.escape_markdown(figure.below))
 
 
 def _show_views(settings: Settings, run: runs.RunFiles, report: RunReport) -> None:
@@ -187,15 +186,6 @@ def _show_report(run: runs.RunFiles) -> None:
             st.download_button(label, read, file, kind, icon=":material/download:", on_click="ignore")
     st.iframe(url, height=PAGE_HEIGHT, alt=f"Report of {run.name}")
     st.page_link(page_of("overview"), label="All runs", icon=":material/arrow_back:")
-
-
-def show_next_steps(settings: Settings, run: runs.RunFiles) -> None:
-    """Draw the links to comparison and audit, and the dialog that writes a config for paper trading."""
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.page_link(page_of("compare"), label="Compare", icon=":material/query_stats:", query_params={"run": run.name})
-        st.page_link(page_of("audit"), label="Audit", icon=":material/fact_check:", query_params={"run": run.name})
-        if st.button("Trade this on paper", icon=":material/rocket_launch:", key=f"deploy {run.name}"):
-            _paper_dialog(settings, run)
 
 
 @st.dialog("Trade this on paper", width="large")

@@ -15,7 +15,7 @@ from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, error_messages, show_errors, show_figure, show_table
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.settings import Settings
-from finrl_pod_app.report.columns import display_name
+from finrl_pod_app.report.columns import display_name, diversity_of
 
 PROGRESS_INTERVAL = 1.0  # seconds between refreshes
 LEADERBOARD_ROWS = 20
@@ -120,7 +120,10 @@ def show_training(settings: Settings, name: str) -> None:
     champions = cached.champions(run) or tuple(leaderboard["id"].head(cached.config(run).tournament.champion))
     st.header("Lineage")
     caption = "One column per generation, one row per slot. Rings mark the members of the champion."
-    st.caption(f"{caption} {runs.champion_diversity(run)}".rstrip())
+    if (champion := cached.report(run).champion) is not None:
+        diversity = diversity_of(champion.roots, champion.mean_correlation)
+        caption = f"{caption} The champion's members descend{diversity}."
+    st.caption(caption)
     height = 320 + 10 * cached.summary(run).pods
     RUN_FIGURES.show(_lineage_figure, (run, files, champions), "lineage", alt="Lineage of the agents.", height=height)
     if hyperparameters:

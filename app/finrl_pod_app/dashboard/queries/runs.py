@@ -22,7 +22,7 @@ from finrl_pod.errors import FinrlPodError, RunError
 from finrl_pod.promotion.verdict import Verdict
 from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.tournament.progress import Progress
-from finrl_pod_app.report.columns import CHAMPION, diversity_of
+from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.records import RunReport, parse_report
 from finrl_pod_app.setup import progress_file
 
@@ -223,8 +223,12 @@ def process_of(run: RunFiles) -> Any | None:
 
 
 def progress_of(run: RunFiles) -> Progress | None:
-    """The last progress that a running training reported, or None."""
-    return progress_file.read_progress(run.path / progress_file.FILE)
+    """The last progress that a running training reported; None without any, or if the file cannot be read."""
+    values = (progress_file.read(run.path / progress_file.FILE) or {}).get("progress")
+    try:
+        return Progress(**values) if isinstance(values, dict) else None
+    except TypeError:  # fields of another version
+        return None
 
 
 def log_tail(run: RunFiles) -> str:
@@ -275,17 +279,6 @@ def champions(run: RunFiles) -> tuple[str, ...]:
     """Members of the champion of a finished run; empty before. Raises RunError for a damaged report."""
     champion = report(run).champion
     return champion.members if champion else ()
-
-
-def champion_diversity(run: RunFiles) -> str:
-    """Roots and mean correlation of the champion of a finished run as a sentence; empty before.
-
-    Raises RunError for a damaged report.
-    """
-    champion = report(run).champion
-    if champion is None:
-        return ""
-    return f"The champion's members descend{diversity_of(champion.roots, champion.mean_correlation)}."
 
 
 def config(run: RunFiles) -> RunConfig:
@@ -357,22 +350,18 @@ def _summary(run: RunFiles) -> RunSummary:
         metrics |= {name: value for name, value in champion.items() if value is not None}
         summary = replace(summary, line=tuple(math.nan if value is None else value for value in test.line))
     if run.has(PAGE):
-        _check_page(run)
+        page_stat = os.lstat(run.path / PAGE)
+        if not is_file(run.path / PAGE):
+            raise RunError(f"{PAGE} is damaged: it is not a regular file; restore it")
+        size = page_stat.st_size
+        if size > MAX_PAGE_BYTES:
+            raise RunError(f"{PAGE} is damaged: it has {size:,} bytes; at most {MAX_PAGE_BYTES:,} are shown")
     return replace(
         summary,
         sharpe=metrics.get("sharpe"),
         annual_return=metrics.get("annual_return"),
         drawdown=metrics.get("max_drawdown"),
     )
-
-
-def _check_page(run: RunFiles) -> None:
-    """Raises RunError if the page of the report is not a regular file that pages show."""
-    page_stat = os.lstat(run.path / PAGE)
-    if not is_file(run.path / PAGE):
-        raise RunError(f"{PAGE} is damaged: it is not a regular file; restore it")
-    if page_stat.st_size > MAX_PAGE_BYTES:
-        raise RunError(f"{PAGE} is damaged: it has {page_stat.st_size:,} bytes; at most {MAX_PAGE_BYTES:,} are shown")
 
 
 def _number(value: object) -> float | None:

@@ -88,7 +88,10 @@ def _points(generations: Sequence[Generation], name: str) -> Iterator[tuple[int,
     base = 0
     for generation in generations:
         first: dict[int, int] = {}
-        steps = [_samples_per_iteration(generation, pod) for pod in range(len(generation.slots))]
+        steps = []  # samples per iteration of each pod: the distance of its first two points, or its only point
+        for pod in range(len(generation.slots)):
+            counts = [int(samples) for row in generation.rows if (samples := row[SAMPLES][pod]) is not None]
+            steps.append(counts[1] - counts[0] if len(counts) > 1 else sum(counts))
         generation_samples = 0
         for row in generation.rows:
             for pod, (samples, value) in enumerate(zip(row[SAMPLES], row.get(name, ()), strict=False)):
@@ -99,12 +102,6 @@ def _points(generations: Sequence[Generation], name: str) -> Iterator[tuple[int,
                 if value is not None:
                     yield int(generation.slots[pod]), base + int(samples) - start, value
         base += generation_samples
-
-
-def _samples_per_iteration(generation: Generation, pod: int) -> int:
-    """Samples per iteration of a pod: the distance of its first two points, the samples of a single point, or 0."""
-    counts = [int(samples) for row in generation.rows if (samples := row[SAMPLES][pod]) is not None]
-    return counts[1] - counts[0] if len(counts) > 1 else sum(counts)
 
 
 def agents_table(run: RunFiles, generations: Sequence[Generation]) -> pd.DataFrame:

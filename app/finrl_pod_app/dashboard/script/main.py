@@ -8,10 +8,8 @@ import importlib
 import logging
 import os
 import threading
-from collections.abc import Mapping
 
 import streamlit as st
-from streamlit.navigation.page import StreamlitPage
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
@@ -74,18 +72,6 @@ def _import_modules() -> None:
     gc.freeze()
 
 
-def _show_menu(pages: Mapping[str, StreamlitPage]) -> None:
-    """Draw the links to all pages by section.
-
-    The menu of Streamlit with sections is an invalid list for screen readers.
-    """
-    with st.sidebar:
-        for section, names in SECTIONS.items():
-            st.markdown(f"**{section}**")
-            for name in names:
-                st.page_link(pages[name], width="stretch")
-
-
 def main() -> None:
     """Draw the application."""
     st.set_page_config(page_title=PRODUCT, page_icon=ICON, layout="wide")
@@ -100,7 +86,11 @@ def main() -> None:
     st.session_state["pages"] = pages  # for links between pages
     warm_up()
     current = st.navigation(list(pages.values()), position="hidden")
-    _show_menu(pages)
+    # The menu of Streamlit with sections is an invalid list for screen readers.
+    for section, names in SECTIONS.items():
+        st.sidebar.markdown(f"**{section}**")
+        for name in names:
+            st.sidebar.page_link(pages[name], width="stretch")
     st.html(theme.control_css(dark=is_dark()))
     st.set_page_config(page_title=f"{current.title} · {PRODUCT}", page_icon=ICON, layout="wide")
     current.run()
