@@ -263,7 +263,7 @@ def test_audit_finds_fills_at_the_observed_close(folder: Path) -> None:
 def test_audit_of_baselines_and_environments_passes() -> None:
     for name in ("equal_weight", "index"):
         assert audit_strategy(name, "main", AuditScope(probes=2, warm_up_bars=100)).clean
-    for kind in ("portfolio", "stock_trading"):
+    for kind in ("portfolio", "stock_trading", "discrete"):
         assert audit_env(kind, "main", AuditScope(probes=2, warm_up_bars=320)).clean
 
 
@@ -402,4 +402,3 @@ def test_tournament_with_discrete_actions_passes_the_audit(folder: Path, agent: 
     document = run_tournament(config, folder / f"discrete-{agent.algorithm}", device="cpu")
     (rule,) = (rule for rule in document["verdict"]["rules"] if rule["name"] == "audit")
     assert rule["passed"], rule["sentence"]
-    assert audit_env("discrete", "main").clean
