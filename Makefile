@@ -75,9 +75,10 @@ browser: setup ## the browser that tests drive: Chromium is installed where none
 	  echo "make: no Chromium is here and none could be installed: the browser tests will FAIL until there is one" >&2; \
 	fi
 
-# pytest-xdist: one worker per core. The tests of a file share what they set up, so they stay on one worker. Files run in the order
-# of tests/conftest.py. One torch thread per process: the workers and the programs that they start would compete for the cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# pytest-xdist: one worker more than cores, since tests of processes wait. The tests of a file share what they set up, so they stay
+# on one worker. Files run in the order of tests/conftest.py. One torch thread per process: they would compete for the cores.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: check ## check, then the tests that are neither slow nor drive a browser; before every commit
 	$(PYTEST) -m "not slow and not browser" --ignore tests/test_layers.py $(ARGS)
