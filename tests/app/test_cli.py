@@ -154,8 +154,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["tournament", "absent.toml"], "there is no config absent.toml"),
         (["tournament", "absent.toml", "--device", "tpu"], "--device must be one of auto, cpu, cuda, got tpu"),
         (["init", "--preset", "huge", "x.toml"], "there is no preset 'huge'"),
-        (["backtest"], "a run directory or --strategy NAME"),
-        (["backtest", "runs/a", "--strategy", "index"], "a run directory or --strategy NAME"),
+        (["backtest"], "a run directory, --strategy NAME and --scores"),
+        (["backtest", "runs/a", "--strategy", "index"], "a run directory, --strategy NAME and --scores"),
     ],
 )
 def test_errors_print_one_line_on_standard_error(
