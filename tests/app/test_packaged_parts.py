@@ -64,7 +64,7 @@ class Memory:
         self.name, self.settings, self.clock_used = "memory", settings, clock
     def _nothing(self, *args, **terms):
         return None
-    account = positions = submit = cancel = replace = order = order_by_client_id = orders = fills_since = _nothing
+    account = positions = submit = cancel = order = order_by_client_id = orders = fills_since = activities = _nothing
     updates = stream = reconnect_stream = assets = corporate_actions = clock = calendar = rate_limit = close = _nothing
     bars = minute_bars = latest = _nothing
 
