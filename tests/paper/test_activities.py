@@ -12,10 +12,10 @@ import pytest
 from finrl_pod_app.dashboard.queries import paper_journal, paper_state
 from finrl_pod_app.paper.status_view import show_status
 
+from finrl_pod.paper.domain.flows import flow_adjusted
 from finrl_pod.paper.domain.records import AccountActivity, ActionKind, CorporateAction
 from finrl_pod.paper.execution.account_trader import AccountTrader
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.capital_flows import flow_adjusted
 from finrl_pod.paper.journal.tax_lots import gains_report
 from finrl_pod.paper.monitoring.status import status
 from finrl_pod.paper.monitoring.verification import verify

@@ -12,6 +12,7 @@ from decimal import ROUND_DOWN, Decimal
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.orders import FRACTION, WHOLE
+from finrl_pod.paper.domain.flows import NOW, flow_adjusted
 from finrl_pod.paper.domain.intents import Intent
 from finrl_pod.paper.domain.port import BarTable, Broker
 from finrl_pod.paper.domain.records import CorporateAction, Side
@@ -26,7 +27,7 @@ from finrl_pod.paper.execution.reconcile import MISMATCH_ENTRY, record_corporate
 from finrl_pod.paper.execution.risk import Exposure
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.capital_flows import NOW, capital_flows, flow_adjusted
+from finrl_pod.paper.journal.capital_flows import capital_flows
 from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.ledger import LedgerEntry, market_value
 from finrl_pod.paper.journal.store import moment

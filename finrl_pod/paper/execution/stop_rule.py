@@ -11,8 +11,9 @@ from sqlalchemy import Table, select
 from finrl_pod.evaluate.active_management import HORIZON, ActiveBand, active_growth
 from finrl_pod.evaluate.backtest import lookback_of, window_at
 from finrl_pod.market.protocols import MandatedStrategy
+from finrl_pod.paper.domain.flows import NOW, flow_adjusted
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.capital_flows import NOW, capital_flows, flow_adjusted
+from finrl_pod.paper.journal.capital_flows import capital_flows
 from finrl_pod.paper.journal.decision_state import ActiveReturn, BaseAccount, DecisionState
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.types import Floats, Panel, Positions, Window

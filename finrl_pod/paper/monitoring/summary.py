@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
+from finrl_pod.paper.domain.flows import NOW, flow_adjusted
 from finrl_pod.paper.domain.order_state import OrderState
 from finrl_pod.paper.domain.records import ActionKind, Session, Side
 from finrl_pod.paper.execution.sizing import account_distance
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.capital_flows import NOW, capital_flows, flow_adjusted
+from finrl_pod.paper.journal.capital_flows import capital_flows
 from finrl_pod.paper.journal.ledger import Ledger, market_value
 from finrl_pod.paper.journal.store import stamp
 from finrl_pod.paper.settings import PaperConfig, allocations

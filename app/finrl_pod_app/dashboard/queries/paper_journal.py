@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.paper.journal.capital_flows import flow_adjusted
+from finrl_pod.paper.domain.flows import flow_adjusted
 from finrl_pod.paper.journal.reader import file_signature, read_journal
 from finrl_pod.paper.settings import PaperConfig, allocations, unpack
 
