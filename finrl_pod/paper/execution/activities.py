@@ -5,7 +5,7 @@ Shares and cash are split between the own and the external part of the account.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import ROUND_DOWN, Decimal
 
@@ -17,6 +17,14 @@ from finrl_pod.paper.settings import PaperConfig, allocations
 ZERO = Decimal(0)
 SHARE_STEP = Decimal("1e-9")
 ROUNDING = Decimal("0.05")  # currency, of a dividend that is paid
+
+
+def activity_groups(activities: Iterable[AccountActivity]) -> list[list[AccountActivity]]:
+    """Return the activities that belong together, in the order of their first ones."""
+    groups: dict[str, list[AccountActivity]] = {}
+    for activity in activities:
+        groups.setdefault(activity.group, []).append(activity)
+    return list(groups.values())
 
 
 def book_activities(

@@ -26,7 +26,7 @@ from finrl_pod.paper.domain.records import (
     Position,
 )
 from finrl_pod.paper.domain.schedule import AUCTION_GRACE, Calendar, calendar_of
-from finrl_pod.paper.execution.activities import book_activities
+from finrl_pod.paper.execution.activities import activity_groups, book_activities
 from finrl_pod.paper.execution.order_manager import FINAL_STATES
 from finrl_pod.paper.execution.reconcile import NOT_BOOKED, book_action
 from finrl_pod.paper.journal import schema
@@ -141,13 +141,14 @@ class _Rebuilding:
         events: list[tuple[datetime, int, Fill | CorporateAction | list[AccountActivity]]] = [
             (fill.time, 1, fill) for fill in fills if fill.order_id in self._orders
         ]
-        groups_of_activities: dict[str, list[AccountActivity]] = {}
-        for action in actions:
-            if isinstance(action, AccountActivity):
-                groups_of_activities.setdefault(action.group, []).append(action)
-            elif action.ex_date > first.astimezone(NEW_YORK).date():
-                events.append((datetime.combine(action.ex_date, time(), NEW_YORK), 0, action))
-        events += [(activities[0].created, 2, activities) for activities in groups_of_activities.values()]
+        activities = [action for action in actions if isinstance(action, AccountActivity)]
+        events += [(group[0].created, 2, group) for group in activity_groups(activities)]
+        first_day = first.astimezone(NEW_YORK).date()
+        events += [
+            (datetime.combine(action.ex_date, time(), NEW_YORK), 0, action)
+            for action in actions
+            if isinstance(action, CorporateAction) and action.ex_date > first_day
+        ]
         unsupported_actions = []
         for at, _, event in sorted(events, key=lambda event_row: event_row[:2]):
             if isinstance(event, list):

@@ -14,7 +14,7 @@ from decimal import ROUND_DOWN, Decimal
 
 from finrl_pod.paper.domain import records
 from finrl_pod.paper.domain.port import Broker
-from finrl_pod.paper.execution.activities import SHARE_STEP, ZERO, book_activities
+from finrl_pod.paper.execution.activities import SHARE_STEP, ZERO, activity_groups, book_activities
 from finrl_pod.paper.execution.order_manager import OrderManager
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import Booking, Ledger
@@ -153,14 +153,11 @@ class Reconciler:
         ledger = self._orders.ledger
         now = self._orders.clock.now()
         activities = unrecorded_activities(ledger, self._orders.broker)
-        groups: dict[str, list[records.AccountActivity]] = {}
-        for activity in activities:
-            groups.setdefault(activity.group, []).append(activity)
         if any(activity.quantity > 0 for activity in activities):
             prices = {p.symbol: p.price for p in self._orders.broker.positions() if p.price is not None}
             new_symbols = set(prices) - set(ledger.closes.prices)
             ledger.closes.record(now.date().isoformat(), {symbol: prices[symbol] for symbol in new_symbols}, now)
-        for group in groups.values():
+        for group in activity_groups(activities):
             account_cash = expected_cash(ledger) or ZERO
             for booking in book_activities(ledger, self._config, group, account_cash, now):
                 is_exchange = booking.kind in (records.ActionKind.MERGER, records.ActionKind.SPIN_OFF)
