@@ -56,14 +56,7 @@ def train(
     if not save_seconds >= 0:
         raise ConfigError(f"--save-every must be 0 seconds or more, got {save_seconds:g}")
     if saved_config is not None:
-        run_config = pinned(saved_config)
-        values = {**vars(config), **vars(config.agent)}
-        for name, run_value in {**vars(run_config), **vars(run_config.agent)}.items():
-            value = values.get(name)
-            if name not in ("agent", "workers", "worker_timeout") and value != run_value:
-                raise RunError(
-                    f"{out} holds a run with {name} {run_value}, got {value}; use the same value or another --out"
-                )
+        _check_same_settings(config, pinned(saved_config), out)
         if (result := folder.result()) is not None:
             return result
     env = open_env(
@@ -315,6 +308,17 @@ def training_progress(config: TrainingConfig, scores: Scores, samples: int, rate
         seconds_left=max(config.steps - samples, 0) / rate if rate > 0 else None,
         detail="" if scores.best is None else f"score {scores.now:.1f}, best {scores.best:.1f}",
     )
+
+
+def _check_same_settings(config: TrainingConfig, run_config: TrainingConfig, out: Path) -> None:
+    """Raises RunError if the settings of a resumed run differ from its own."""
+    values = {**vars(config), **vars(config.agent)}
+    for name, run_value in {**vars(run_config), **vars(run_config.agent)}.items():
+        value = values.get(name)
+        if name not in ("agent", "workers", "worker_timeout") and value != run_value:
+            raise RunError(
+                f"{out} holds a run with {name} {run_value}, got {value}; use the same value or another --out"
+            )
 
 
 @contextlib.contextmanager

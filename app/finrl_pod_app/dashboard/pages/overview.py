@@ -38,11 +38,7 @@ def render(settings: Settings) -> None:
     status_by_run = {
         run: "damaged" if summary.error else runs.status_of(run) for run, summary in summary_by_run.items()
     }
-    started_demo = st.session_state.get("overview: demo")
-    for run, status in status_by_run.items():
-        if run.name == started_demo and status == "finished":
-            del st.session_state["overview: demo"]
-            st.switch_page(page_of("run"), query_params={"name": run.name})
+    _show_started_demo(status_by_run)
     if active := [run for run, status in status_by_run.items() if status in ("running", "paused")]:
         st.header("Training", anchor=False)
         for run in active:
@@ -50,18 +46,8 @@ def render(settings: Settings) -> None:
     _show_newest(summary_by_run)
     st.header("Runs", anchor=False)
     _show_runs(summaries, list(status_by_run.values()))
-    if damaged_runs := [summary for summary in summaries if summary.error]:
-        with st.container(border=True):
-            text = "They are skipped everywhere; other runs are not affected."
-            st.markdown(f"**Damaged runs: {len(damaged_runs)}.** {text}")
-            lines = []
-            for summary in damaged_runs:
-                reason = summary.error.removeprefix("the run is damaged: ").replace(" is damaged", "")
-                lines.append(f"- {_run_link(summary.name)} is damaged: {theme.escape_markdown(reason)}")
-            st.markdown("\n".join(lines))
-    for run in [run for run, status in status_by_run.items() if status == "failed"][:FAILURES_SHOWN]:
-        st.error(f"{theme.escape_markdown(run.name)} failed to start.", icon=":material/error:")
-        st.code(runs.log_tail(run) or "The log is empty.", language=None, wrap_lines=True)
+    _show_damaged(summaries)
+    _show_failures([run for run, status in status_by_run.items() if status == "failed"])
     _show_paper_account(settings)
 
 
@@ -83,6 +69,15 @@ def _demo_button(settings: Settings, label: str, name: str, help_text: str) -> N
         st.session_state["overview: demo"] = jobs.start(preset(name), settings.runs, "demo").name
         cached.found_runs.clear()
         st.rerun()
+
+
+def _show_started_demo(status_by_run: Mapping[runs.RunFiles, str]) -> None:
+    """Open the page of the demo that this visitor started, once it has finished."""
+    demo_name = st.session_state.get("overview: demo")
+    for run, status in status_by_run.items():
+        if run.name == demo_name and status == "finished":
+            del st.session_state["overview: demo"]
+            st.switch_page(page_of("run"), query_params={"name": run.name})
 
 
 def _show_newest(summary_by_run: Mapping[runs.RunFiles, runs.RunSummary]) -> None:
@@ -120,9 +115,29 @@ def _show_runs(summaries: Sequence[runs.RunSummary], statuses: Sequence[str]) ->
         st.switch_page(page_of("run"), query_params={"name": str(frame["name"].iloc[row])})
 
 
+def _show_damaged(summaries: Sequence[runs.RunSummary]) -> None:
+    damaged_runs = [summary for summary in summaries if summary.error]
+    if not damaged_runs:
+        return
+    with st.container(border=True):
+        st.markdown(f"**Damaged runs: {len(damaged_runs)}.** They are skipped everywhere; other runs are not affected.")
+        lines = [f"- {_run_link(summary.name)} is damaged: {_reason(summary.error)}" for summary in damaged_runs]
+        st.markdown("\n".join(lines))
+
+
+def _reason(error: str) -> str:
+    return theme.escape_markdown(error.removeprefix("the run is damaged: ").replace(" is damaged", ""))
+
+
 def _run_link(name: str) -> str:
     """A link to the page of a run as Markdown."""
     return f"[{theme.escape_markdown(name)}](/run?name={quote(name, safe='')})"
+
+
+def _show_failures(failed_runs: Sequence[runs.RunFiles]) -> None:
+    for run in failed_runs[:FAILURES_SHOWN]:
+        st.error(f"{theme.escape_markdown(run.name)} failed to start.", icon=":material/error:")
+        st.code(runs.log_tail(run) or "The log is empty.", language=None, wrap_lines=True)
 
 
 def _show_paper_account(settings: Settings) -> None:
