@@ -165,21 +165,6 @@ def test_single_bytes_do_not_extend_a_request(start: bytes, drop: bytes) -> None
     assert "did not end" in str(outcome[0])
 
 
-@pytest.mark.slow
-def test_fast_clock_leaves_two_real_seconds_to_answer(httpserver: HTTPServer) -> None:
-    class FastClock(ShortTimeoutClock):
-        def real_seconds(self, seconds: float) -> float:
-            return seconds / 600.0
-
-    def answer(_: Request) -> Response:
-        time.sleep(0.6)
-        return Response('{"timestamp": "2024-03-01T13:00:00Z"}', content_type="application/json")
-
-    httpserver.expect_request("/v2/clock").respond_with_handler(answer)
-    broker, _ = open_alpaca(FastClock(SystemClock()), base(httpserver), listen=False)
-    assert broker.clock() == datetime(2024, 3, 1, 13, tzinfo=UTC)
-
-
 def test_deadline_of_one_request_does_not_end_the_next(httpserver: HTTPServer) -> None:
     """Connections are kept open between requests; only a request in progress is cut off."""
     httpserver.expect_request("/v2/clock").respond_with_json({"timestamp": "2024-03-01T13:00:00Z"})
