@@ -40,6 +40,7 @@ _PUBLIC = {
     "make_market": "finrl_pod_app.api.markets:make_market",
     "train": "finrl_pod_app.api.training:train",
     "backtest": "finrl_pod_app.api.evaluation:backtest",
+    "orders": "finrl_pod_app.api.evaluation:orders",
     "run_tournament": "finrl_pod_app.api.evaluation:run_tournament",
     "audit": "finrl_pod_app.api.evaluation:audit",
     "check": "finrl_pod_app.api.evaluation:check",

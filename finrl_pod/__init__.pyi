@@ -5,6 +5,7 @@ from finrl_pod_app.api.evaluation import backtest as backtest
 from finrl_pod_app.api.evaluation import check as check
 from finrl_pod_app.api.evaluation import judge as judge
 from finrl_pod_app.api.evaluation import load_run as load_run
+from finrl_pod_app.api.evaluation import orders as orders
 from finrl_pod_app.api.evaluation import run_tournament as run_tournament
 from finrl_pod_app.api.evaluation import walkforward as walkforward
 from finrl_pod_app.api.markets import load_config as load_config
@@ -82,6 +83,7 @@ __all__ = [
     "make_market",
     "make_panel",
     "open_logger",
+    "orders",
     "prepare",
     "register_algorithm",
     "register_feature",

@@ -67,7 +67,7 @@ def write_bytes(path: Path, data: bytes) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, data)
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}; name another folder with --out") from None
+        raise RunError(f"cannot write {path}: {error.strerror}; name another folder") from None
     return path
 
 

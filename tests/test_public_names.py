@@ -16,7 +16,7 @@ PUBLIC = {
     *("MarketTensor", "Panel", "PolicyStrategy", "PortfolioEnv", "RunConfig", "Setup", "StockTradingEnv"),
     *("Store", "Strategy", "VecEnv", "backtest", "load_agent", "load_config", "make_env", "make_panel"),
     *("Backtest", "BasePolicy", "BaseVecEnv", "LossAlgorithm", "TrainedAgent", "audit", "check", "judge"),
-    "judge_returns",
+    *("judge_returns", "orders"),
     *(
         "load_prices",
         "load_run",

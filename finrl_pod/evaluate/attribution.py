@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from finrl_pod.errors import InputError
-from finrl_pod.market.costs import HalfSpread
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.market.venue import Venue, costs_by_asset
+from finrl_pod.market.venue import Venue
 from finrl_pod.types import BacktestResult, Floats, MarketTensor
 
 COLUMNS = ("time", "symbol", "side", "shares", "price", "value", "cost", "profit", "weight")
@@ -176,9 +175,7 @@ def _costs(venue: Venue, result: BacktestResult, change: Floats, price: Floats, 
     amounts, prices = (
         torch.from_numpy(x).unsqueeze(1) for x in (np.where(np.isfinite(price), change, 0.0), known_prices)
     )
-    frictions = venue.rules.frictions
-    models = (HalfSpread(venue.rules.cost_rate), *(() if frictions is None else frictions.costs))
-    costs: Floats = costs_by_asset(amounts, prices, models, venue.liquidity(bars)).squeeze(1).cpu().numpy()
+    costs: Floats = venue.asset_costs(bars, amounts, prices).squeeze(1).cpu().numpy()
     left = result.costs - costs.sum(1)
     trips = np.zeros(change.shape) if result.paid is None else ~np.isfinite(price) & (result.paid != 0)
     count = trips.sum(1)

@@ -54,10 +54,19 @@ def backtest(strategy: Strategy, panel: Panel, period: MarketPeriod) -> Backtest
         raise InputError(
             "the market was built from another panel: their symbols or times differ; rebuild it with build_market"
         )
+    rules_within = orders_of(strategy)
+    orders = None if rules_within is None else IntrabarOrders(rules_within, panel, market, period.rules)
+    decide = decider(strategy, panel, market, first, period.last)
+    ledger = simulate(market, decide, first, period.last, period.rules, period.cash, orders=orders)
+    return backtest_result(strategy.name, market, ledger)
+
+
+def decider(strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int) -> Decide:
+    """The decisions of a strategy for one account at the bars first to last, from copies of past data."""
     columns = feature_columns(strategy, market)
     lookback = lookback_of(strategy)
     feature_bars = feature_lookback_of(strategy)
-    closes = market.close[period.bars].double().unbind(0)
+    closes = market.close[first : last + 1].double().unbind(0)
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:
         features = features_at(market, t, columns, feature_bars)
@@ -69,10 +78,7 @@ def backtest(strategy: Strategy, panel: Panel, period: MarketPeriod) -> Backtest
         weights = target_weights_of(strategy, window_at(panel, t, lookback, features), positions, bar_date(market, t))
         return None if weights is None else torch.from_numpy(weights).unsqueeze(0).to(shares.device)
 
-    rules_within = orders_of(strategy)
-    orders = None if rules_within is None else IntrabarOrders(rules_within, panel, market, period.rules)
-    ledger = simulate(market, decide, first, period.last, period.rules, period.cash, orders=orders)
-    return backtest_result(strategy.name, market, ledger)
+    return decide
 
 
 def lookback_of(strategy: Strategy) -> int | None:
@@ -301,13 +307,8 @@ def simulate(
         if target is None and not ((some_delisted[i] or is_ruined) and bool((shares != 0).any())):
             filled = Fills(morning, shares, nothing, nothing)
         else:
-            trades = _target_trades(target, funds, shares, close, rules)
-            if not all_fillable[i]:
-                sales = torch.where(delisted[i], -shares, torch.zeros_like(shares))
-                trades = torch.where(fillable[i], trades, sales)
-            if rules.limited:  # holdings that cannot trade count towards the limit
-                trades = venue.limit_to_volume(first + i, trades)
-                trades = limit_gross_exposure(trades, funds, shares, close, rules.leverage)
+            availability = None if all_fillable[i] else (fillable[i], delisted[i])
+            trades = ordered_trades(venue, first + i, target, funds, shares, close, availability)
             price = prices[i]
             if orders is not None:
                 trades, price = orders.limited(first + i, trades, price, close)
@@ -392,14 +393,31 @@ def bar_date(market: MarketTensor, t: int) -> str:
     return str(np.datetime_as_string(market.times[t].astype("datetime64[m]"))).removesuffix("T00:00")
 
 
-def _target_trades(
-    weights: Tensor | None, cash: Tensor, shares: Tensor, close: Tensor, rules: ExecutionRules
+def ordered_trades(
+    venue: Venue,
+    t: int,
+    weights: Tensor | None,
+    cash: Tensor,
+    shares: Tensor,
+    close: Tensor,
+    availability: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    """Trades [B, N] in shares towards the target weights, zero without a target; ruined accounts are closed out."""
+    """Trades [B, N] in shares towards the target weights of bar t, zero without a target, within the limits.
+
+    availability: the assets that can fill and the delisted ones, [N] bool each, or None if all can fill. Holdings that
+    cannot fill are kept, delisted ones are sold. Ruined accounts are closed out.
+    """
+    rules = venue.rules
     trades = torch.zeros_like(shares) if weights is None else trades_to_weights(weights, cash, shares, close)
-    if not (rules.short or rules.borrow):
-        return trades
-    return torch.where((account_equity(cash, shares, close) > 0).unsqueeze(-1), trades, -shares)
+    if rules.short or rules.borrow:
+        trades = torch.where((account_equity(cash, shares, close) > 0).unsqueeze(-1), trades, -shares)
+    if availability is not None:
+        fillable, delisted = availability
+        trades = torch.where(fillable, trades, torch.where(delisted, -shares, torch.zeros_like(shares)))
+    if rules.limited:  # holdings that cannot trade count towards the limit
+        trades = venue.limit_to_volume(t, trades)
+        trades = limit_gross_exposure(trades, cash, shares, close, rules.leverage)
+    return trades
 
 
 def check_weights(market: MarketTensor, t: int, weights: Tensor, rules: ExecutionRules) -> None:

@@ -9,6 +9,8 @@ from finrl_pod.protocols import ResumableVecEnv, Strategy, VecEnv
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 
+StrategyState = Mapping[str, Any]  # JSON values of `MandatedStrategy.state`
+
 
 @runtime_checkable
 class MarketVecEnv(ResumableVecEnv, Protocol):
@@ -62,8 +64,8 @@ class MandatedStrategy(Strategy, Protocol):
     def mandate(self) -> MandateConfig | None:
         """None if it trades without bounds."""
 
-    def state(self) -> Mapping[str, Any] | None:
+    def state(self) -> StrategyState | None:
         """What continues after a restart, such as virtual holdings, as plain JSON values; None without any."""
 
-    def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
+    def restore(self, state: StrategyState | None, symbols: Sequence[str]) -> None:
         """Continue from `state` with the symbols of the account; None resets it."""

@@ -175,6 +175,11 @@ class Venue:
         costs = () if self.rules.frictions is None else self.rules.frictions.costs
         return costs_by_model(change, prices, all_cost_models(self.rules.cost_rate, costs), self.liquidity(t))
 
+    def asset_costs(self, t: int | Tensor, change: Tensor, prices: Tensor) -> Tensor:
+        """Costs [..., N] in currency of fills that changed the holdings by `change` [..., N], decided at bar t."""
+        costs = () if self.rules.frictions is None else self.rules.frictions.costs
+        return costs_by_asset(change, prices, all_cost_models(self.rules.cost_rate, costs), self.liquidity(t))
+
     def _set_overnight_rates(self, market: MarketTensor, frictions: Frictions, dtype: torch.dtype) -> None:
         device = market.close.device
         returns = cash_returns(market.times, frictions.cash_rates or market.cash_rates)

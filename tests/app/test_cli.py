@@ -101,7 +101,7 @@ def test_top_level_commands() -> None:
     top = {words[0] for words in commands()}
     training = {"demo", "tournament", "train", "retrain", "walkforward", "algorithms", "new", "check"}
     environments = {"evaluate", "play", "export"}
-    evaluation = {"backtest", "sweep", "audit", "promote", "trials", "features"}
+    evaluation = {"backtest", "sweep", "orders", "audit", "promote", "trials", "features"}
     operation = {
         "registry",
         "paper",

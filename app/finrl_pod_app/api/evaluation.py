@@ -34,7 +34,8 @@ from finrl_pod_app.api import setup as api
 from finrl_pod_app.api.training import TrainedAgent, progress_shown
 from finrl_pod_app.evaluation.backtests import SplitName, in_sample, prepare, run_references
 from finrl_pod_app.evaluation.champions import scored_strategy, strategy_identity, trades_scores
-from finrl_pod_app.prices.stored_prices import backtest_period, splits_of_panel
+from finrl_pod_app.evaluation.orders import MAX_AGE, OrderOptions, account_orders, run_champion
+from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, splits_of_panel
 from finrl_pod_app.setup.overrides import override_config
 from finrl_pod_app.setup.presets import for_stored_panel
 
@@ -117,6 +118,46 @@ def backtest(
     return results.Backtest(
         result, bars_name, looks, trades_table(result, market, period.rules), baselines, in_sample_warning
     )
+
+
+def orders(
+    what: Strategy | TrainedAgent | results.TournamentResult | str | Path | object,
+    prices: api.Setup | markets.Prices | None = None,
+    holdings: Mapping[str, float] | str | Path | None = None,
+    *,
+    cash: float = 0.0,
+    date: str | None = None,
+    whole_shares: bool = False,
+    max_age: int = MAX_AGE,
+) -> pd.DataFrame:
+    """What to buy and sell after the close of `date`, by default of the last bar: the orders of a backtest.
+
+    what, prices: as in `backtest`; a run also decides on newer prices. holdings: shares by symbol, or a CSV file with
+    columns symbol and shares; beside a file the virtual holdings of a mandate are kept for the next decision. cash:
+    currency. whole_shares: cut orders towards zero. max_age: trading days that the last prices may be old without a
+    date. Returns a row for each symbol, see `finrl_pod_app.evaluation.orders.OrderRow`; `attrs["cash_left"]` has the
+    cash after the orders. Raises InputError and DataError for bad input.
+    """
+    if isinstance(what, TrainedAgent) and prices is None:
+        prices = what.market
+    config = prices.config if isinstance(prices, api.Setup) else RunConfig()
+    strategy: Strategy
+    if (folder := _folder_of_run(what)) is not None:
+        (strategy, config) = run_champion(folder)
+    else:
+        (strategy, _) = _strategy_of(what, prices, config)
+    if isinstance(prices, api.Setup):
+        panel = prices.panel
+    else:
+        panel = load_panel(config) if prices is None else markets.load_prices(prices)
+    if not isinstance(holdings, Mapping | None):
+        holdings = api.as_path(holdings, "holdings must be shares by symbol or a CSV file")
+    days = api.whole_number("max_age", max_age, 0)
+    options = OrderOptions(api.number("cash", cash), date, api.flag("whole_shares", whole_shares), days)
+    result = account_orders(strategy, config, panel, holdings, options)
+    frame = result.to_frame()
+    frame.attrs["cash_left"] = result.cash_left
+    return frame
 
 
 def _folder_of_run(run: object) -> Path | None:

@@ -1,4 +1,4 @@
-"""`finrl-pod backtest` and `finrl-pod sweep`."""
+"""`finrl-pod backtest`, `finrl-pod sweep` and `finrl-pod orders`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from finrl_pod_app.cli.options import (
     check_panel,
     check_run_folder,
     print_json,
+    print_result,
     run_or_strategy,
     setting_option,
 )
@@ -210,6 +211,62 @@ def sweep(
         print_json(document)
     else:
         console.show_sweep(document, out)
+
+
+def orders(
+    run_dir: Annotated[
+        Path | None, typer.Argument(metavar="[RUN_DIR]", help="Run whose champion decides, or a baseline by name.")
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(help="Baseline by name, or file.py:Class (runs as trusted code), instead of a run."),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Stored panel; default: the panel of the run, or sample.")] = None,
+    holdings: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Columns symbol and shares; default: nothing is held.")
+    ] = None,
+    cash: Annotated[float, typer.Option(help="Cash of the account.")] = 0.0,
+    date: Annotated[
+        str | None, typer.Option(metavar="DATE", help="Day of the decision; default: the last bar.")
+    ] = None,
+    whole_shares: Annotated[bool, typer.Option("--whole-shares", help="Cut orders to whole shares.")] = False,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Also write the rows to a file.")] = None,
+    max_age: Annotated[
+        int, typer.Option(min=0, metavar="DAYS", help="Refuse prices that end more trading days ago, without --date.")
+    ] = 5,
+    as_json: Json = False,
+) -> None:
+    """Show what to buy and sell after the last close: the orders of a backtest, for holdings of your own.
+
+    The virtual holdings of a mandate are kept beside the holdings, in FILE.state.json.
+    """
+    from finrl_pod_strategies import check_strategy_name
+
+    from finrl_pod.errors import InputError
+    from finrl_pod.files import write_text
+
+    if (run_dir is None) == (strategy is None):
+        raise InputError("orders takes one of a run directory and --strategy NAME; see finrl-pod orders --help")
+    target = str(strategy) if run_dir is None else run_or_strategy(run_dir)
+    if isinstance(target, str):
+        check_strategy_name(target)
+    check_panel(data)
+    check_exists(holdings, "file")
+    from finrl_pod_strategies.user_strategy import load_strategy
+
+    from finrl_pod.settings.run import RunConfig
+    from finrl_pod_app.cli.console_evaluation import show_orders
+    from finrl_pod_app.evaluation.orders import OrderOptions, account_orders, run_champion
+    from finrl_pod_app.prices.stored_prices import load_panel
+    from finrl_pod_app.setup.overrides import override_config
+
+    agent, config = run_champion(target) if isinstance(target, Path) else (load_strategy(target), RunConfig())
+    config = override_config(config, data)
+    options = OrderOptions(cash, date, whole_shares, max_age)
+    result = account_orders(agent, config, load_panel(config), holdings, options)
+    if csv is not None:
+        write_text(csv, result.to_frame().to_csv(index=False))
+    print_result(result, show_orders, as_json=as_json)
 
 
 def _orders(text: str) -> OrderRules:

@@ -12,6 +12,7 @@ from finrl_pod_app.report.columns import display_name, number, percent, return_i
 if TYPE_CHECKING:
     from finrl_pod.promotion.trial_registry import DataSet
     from finrl_pod_app.evaluation.audit import Audit
+    from finrl_pod_app.evaluation.orders import AccountOrders
     from finrl_pod_app.report.records import RunReport
 
 MARKS = {"pass": "green", "warn": "yellow", "fail": "red"}
@@ -84,6 +85,18 @@ def show_trials(path: str, data_sets: Sequence[DataSet], last: int | None = None
         if entry.same_market:
             line = f"{entry.name} is the same market as {', '.join(entry.same_market)}: looks count for all of them."
             console.print(line, markup=False, soft_wrap=True)
+
+
+def show_orders(result: AccountOrders) -> None:
+    """Print one line per symbol, and the cash that is left."""
+    console = make_console()
+    columns = ("symbol", "held", "target %", "buy or sell", "price", "of", "cost")
+    table = plain_table(f"Orders after the close of {result.date}", columns, right=(*columns[1:5], "cost"))
+    for row in result.orders:
+        amounts = (f"{row.held:,g}", percent(row.target_weight), f"{row.shares:+,.10g}" if row.shares else "")
+        table.add_row(row.symbol, *amounts, number(row.price), row.price_date or "", number(row.cost))
+    console.print(table)
+    console.print(f"Cash left at these prices: {number(result.cash_left)}", markup=False)
 
 
 def show_walkforward(document: Mapping[str, Any]) -> None:

@@ -62,6 +62,7 @@ COMMANDS: Mapping[Callable[..., None], str] = {  # and an example of each
     setup.check: "check my_feature.py:my_feature",
     backtest.backtest: "backtest --strategy equal_weight --start 2019-01-01",
     backtest.sweep: "sweep --strategy equal_weight --cost-bps 0,10,50 --period 2010-01-01:",
+    backtest.orders: "orders runs/mine --holdings my.csv --cash 1000",
     evaluation.audit: "audit --strategy equal_weight --json",
     evaluation.walkforward: "walkforward mine.toml --folds 6 --seeds 3 --out runs/walk",
     evaluation.promote: "promote runs/mine",
