@@ -114,7 +114,6 @@ def test_a_symbol_without_the_last_bar_is_kept_and_one_without_any_has_no_price(
         ordered(Random(), panel, {"S2": 5.0}, EnvironmentConfig(), cash=100.0)
 
 
-@pytest.mark.slow
 def test_virtual_holdings_are_kept_beside_the_holdings(tmp_path: Path) -> None:
     """The days of a backtest in turn, each asked for twice; without the file, a slow mandate trades differently."""
     panel = random_panel()
@@ -204,7 +203,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 def test_command_prints_json_a_table_and_csv_and_python_returns_the_rows(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

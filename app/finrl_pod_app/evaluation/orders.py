@@ -37,7 +37,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import champion_of
-from finrl_pod.types import Floats, MarketTensor, Panel
+from finrl_pod.types import Floats, Panel
 from finrl_pod_app.evaluation.champions import load_champion
 
 MAX_AGE = 5  # trading days
@@ -101,6 +101,8 @@ def run_champion(folder: Path) -> tuple[PolicyStrategy, RunConfig]:
     return load_champion(run, champion_of(run, run.config)), run.config
 
 
+@torch.no_grad()
+@one_thread()
 def account_orders(
     strategy: Strategy,
     config: RunConfig,
@@ -120,81 +122,47 @@ def account_orders(
             f"strategy {strategy.name} has stops or limits, and they depend on the prices of the next bar: place them "
             "at your broker, and leave out its `orders` here"
         )
-    environment = dataclasses.replace(config.environment, fill="same_close", delay=1)
-    rules = rules_of(environment)
+    rules = rules_of(dataclasses.replace(config.environment, fill="same_close", delay=1))
     t = _bar_of(panel, options.date)
-    shares = _held_shares(holdings, panel, short=rules.short)
-    last_bars = _last_bars(panel, t)
-    _check_ages(panel, t, shares, last_bars, options)
+    shares = torch.from_numpy(_held_shares(holdings, panel, short=rules.short)).unsqueeze(0)
+    cash = torch.tensor([options.cash], dtype=torch.float64)
+    last_bars = _last_bars(panel, t, shares[0].numpy(), options)
     if isinstance(strategy, PolicyStrategy):
         strategy.check_universe(panel.symbols)
     market = build_market(panel, strategy.feature_names, (0, len(panel.times) - 1), "same_close")
-    _check_money(options.cash, float(shares @ market.close[t].double().numpy()), rules)
-    file = holdings.with_suffix(".state.json") if isinstance(holdings, Path) else None
-    account = strategy.inner if isinstance(strategy, UserStrategy) else strategy
-    if not isinstance(account, MandatedStrategy):
-        return _decided_orders(strategy, panel, market, t, rules, shares, last_bars, options)
-    previous_states = _restore(account, file, panel, t)
-    orders = _decided_orders(strategy, panel, market, t, rules, shares, last_bars, options)
-    state = account.state()
-    if state is not None and file is not None:
-        states = [vars(entry) for entry in (*previous_states, SavedState(str(panel.times[t]), state))]
-        write_text(file, json.dumps(states, indent=1, sort_keys=True, allow_nan=False) + "\n")
-    return orders
-
-
-@torch.no_grad()
-@one_thread()
-def _decided_orders(
-    strategy: Strategy,
-    panel: Panel,
-    market: MarketTensor,
-    t: int,
-    rules: ExecutionRules,
-    shares: Floats,
-    last_bars: np.ndarray,
-    options: OrderOptions,
-) -> AccountOrders:
-    """The decision at bar t as orders at the prices of the bar.
-
-    market: a market whose decisions fill at their own close. shares, last_bars: [N], holdings and `_last_bars`.
-    """
     venue = Venue(market, rules, torch.float64)
     close = market.close[t].double()
-    price = venue.fill[t]
-    cash = torch.tensor([options.cash], dtype=torch.float64)
-    holdings = torch.from_numpy(shares).unsqueeze(0)
-    equity = cash + (holdings * close).sum(-1)
-    weights = decider(strategy, panel, market, t, t)(t, cash.clone(), holdings.clone())
+    equity = _checked_equity(options.cash, float((shares * close).sum()), rules)
+    state_file = holdings.with_suffix(".state.json") if isinstance(holdings, Path) else None
+    account = strategy.inner if isinstance(strategy, UserStrategy) else strategy
+    states = _restore(account, state_file, panel, t) if isinstance(account, MandatedStrategy) else []
+
+    weights = decider(strategy, panel, market, t, t)(t, cash.clone(), shares.clone())
     if weights is not None:
         check_weights(market, t, weights, rules)
     is_delisted = market.delisted[t]
     if t == len(panel.times) - 1:  # a symbol without this bar may have a later one
         is_delisted = is_delisted & torch.from_numpy(panel.tradable[t])
-    trades = ordered_trades(venue, t, weights, cash, holdings, close, (market.fillable[t], is_delisted))
-    fills = venue.fill_trades(t, cash, holdings, trades, price)
+    trades = ordered_trades(venue, t, weights, cash, shares, close, (market.fillable[t], is_delisted))
+    price = venue.fill[t]
+    fills = venue.fill_trades(t, cash, shares, trades, price)
     if options.whole_shares:
         whole_venue = Venue(market, dataclasses.replace(rules, whole_shares=True), torch.float64)
-        fills = whole_venue.fill_trades(t, cash, holdings, fills.shares - holdings, price)
-    change = fills.shares - holdings
+        fills = whole_venue.fill_trades(t, cash, shares, fills.shares - shares, price)
+    change = (fills.shares - shares)[0]
     change = torch.where((change * price).abs() > MIN_TRADE * equity, change, 0.0)
-    costs = venue.asset_costs(t, change[0], price)
-    targets = (holdings * close / equity if weights is None else weights)[0]
-    rows = []
-    for n, symbol in enumerate(panel.symbols):
-        has_price = last_bars[n] >= 0
-        rows.append(
-            OrderRow(
-                symbol=symbol,
-                held=float(shares[n]),
-                target_weight=float(targets[n]),
-                shares=float(change[0, n]),
-                price=float(price[n]) if has_price else None,
-                price_date=stamp(panel.times[last_bars[n]], panel.bar) if has_price else None,
-                cost=float(costs[n]),
-            )
-        )
-    return AccountOrders(stamp(panel.times[t], panel.bar), float(fills.cash[0]), tuple(rows))
+    targets = (shares * close / equity if weights is None else weights)[0]
+    dates = [stamp(panel.times[bar], panel.bar) if bar >= 0 else None for bar in last_bars]
+    prices = [float(x) if date else None for x, date in zip(price, dates, strict=True)]
+    costs = venue.asset_costs(t, change, price)
+    columns = (shares[0].tolist(), targets.tolist(), change.tolist(), prices, dates, costs.tolist())
+    rows = tuple(OrderRow(*values) for values in zip(panel.symbols, *columns, strict=True))
+
+    state = account.state() if isinstance(account, MandatedStrategy) else None
+    if state is not None and state_file is not None:
+        entries = [vars(entry) for entry in (*states, SavedState(str(panel.times[t]), state))]
+        write_text(state_file, json.dumps(entries, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    return AccountOrders(stamp(panel.times[t], panel.bar), float(fills.cash[0]), rows)
 
 
 def _restore(account: MandatedStrategy, file: Path | None, panel: Panel, t: int) -> list[SavedState]:
@@ -227,19 +195,18 @@ def _bar_of(panel: Panel, date: str | None) -> int:
     return t
 
 
-def _last_bars(panel: Panel, t: int) -> np.ndarray:
-    """[N] the last bar of each symbol up to bar t, -1 without one."""
+def _last_bars(panel: Panel, t: int, shares: Floats, options: OrderOptions) -> list[int]:
+    """The last bar [N] of each symbol up to bar t, -1 without one. shares: holdings [N].
+
+    Raises DataError for a holding without a price and, without a date, for prices that are too old.
+    """
     past = panel.tradable[: t + 1]
-    return np.where(past.any(0), t - past[::-1].argmax(0), -1)
-
-
-def _check_ages(panel: Panel, t: int, shares: Floats, last_bars: np.ndarray, options: OrderOptions) -> None:
-    """Raises DataError for a holding without a price and, without a date, for prices that are too old."""
+    last_bars: list[int] = np.where(past.any(0), t - past[::-1].argmax(0), -1).tolist()
     prices = [(f"the prices of {panel.name!r}", t)]
     for n in np.flatnonzero(shares):
         if last_bars[n] < 0:
             raise DataError(f"{panel.symbols[n]} is held, and {panel.name!r} has no price of it up to this bar")
-        prices.append((f"the prices of the holding {panel.symbols[n]}", int(last_bars[n])))
+        prices.append((f"the prices of the holding {panel.symbols[n]}", last_bars[n]))
     today = datetime.now(UTC).date()
     for subject, bar in prices if options.date is None else ():
         day = panel.times[bar].astype("datetime64[D]")
@@ -248,6 +215,7 @@ def _check_ages(panel: Panel, t: int, shares: Floats, last_bars: np.ndarray, opt
                 f"{subject} end on {day}, more than {options.max_age} trading days ago: update them, raise --max-age, "
                 "or name the day with --date"
             )
+    return last_bars
 
 
 def _held_shares(holdings: Mapping[str, float] | Path | None, panel: Panel, *, short: bool) -> Floats:
@@ -289,13 +257,14 @@ def _held_shares(holdings: Mapping[str, float] | Path | None, panel: Panel, *, s
     return shares_held
 
 
-def _check_money(cash: float, value: float, rules: ExecutionRules) -> None:
-    """Raises InputError for cash that is no number, for a loan that the rules forbid, and for an account without money.
+def _checked_equity(cash: float, value: float, rules: ExecutionRules) -> float:
+    """The equity of an account whose holdings have a value.
 
-    value: value of the holdings.
+    Raises InputError for cash that is no number, a loan that the rules forbid, and an account without money.
     """
     loan = -cash if cash < -MIN_TRADE * value else 0.0  # less is rounding
     if not math.isfinite(cash) or (loan and not (rules.borrow or rules.short)):
         raise InputError(f"cash must be a number of at least 0, got {cash:g}")
     if cash + value <= 0:
         raise InputError(f"holdings and cash are worth {cash + value:.2f}; give holdings or cash above 0")
+    return cash + value
