@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from finrl_pod.prices import PANEL_COLUMNS as PANEL_COLUMNS
@@ -228,13 +229,15 @@ class Positions:
 class BacktestResult:
     """Result of a backtest: the account of a strategy over T bars, marked at the close.
 
-    times: [T]. equity: [T] currency. weights: [T, N] after the fills of the bar, fractions of equity.
+    times: [T]. equity: [T] currency, grown by time-weighted returns if money was paid in or taken out (`balance` has
+    the value of the account then). weights: [T, N] after the fills of the bar, fractions of equity.
     turnover: [T], value traded, both sides, over equity, per bar. costs: [T] currency.
     cost_parts: [T] currency by cost model; they add up to `costs`.
     risk_free: [T-1] simple return of cash between marks, or None if there is no cash rate. carry: interest earned less
     borrow fees, in currency, over all bars. dividends: [T] currency received (paid on shorts) before the mark of the
     bar, or None if the prices are adjusted for dividends or have none. paid: [T, N] currency, value of the trades of
-    each asset, negative for sales; None if all filled at the fill prices of the market.
+    each asset, negative for sales; None if all filled at the fill prices of the market. flows: [T] currency paid in at
+    the close of the bar, negative if taken out; None without any.
     """
 
     name: str
@@ -250,3 +253,13 @@ class BacktestResult:
     carry: float = 0.0
     dividends: Floats | None = None
     paid: Floats | None = None
+    flows: Floats | None = None
+
+    @property
+    def balance(self) -> Floats:
+        """Value of the account [T] in currency, with the money that was paid in or taken out until then."""
+        if self.flows is None:
+            return self.equity
+        growth = self.equity / self.equity[0]
+        balance: Floats = growth * (self.equity[0] + np.cumsum(self.flows / growth))
+        return balance

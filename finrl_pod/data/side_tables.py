@@ -1,4 +1,4 @@
-"""Small CSV tables that accompany a panel: memberships and corporate actions.
+"""Small CSV tables that accompany a panel: memberships, corporate actions, deposits and withdrawals.
 
 With memberships, a symbol can be bought only on bars on which it was a member; holdings in one that leaves are sold at
 its last close as a member. Splits rescale the prices and volumes before them. Dividends are paid in cash (the column
@@ -20,7 +20,7 @@ from finrl_pod.data.dates import first_moment, last_moment, stamp
 from finrl_pod.data.flaws import check, sentences
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import DataError
-from finrl_pod.types import Bools, Floats, Panel
+from finrl_pod.types import Bools, Floats, Panel, Times
 
 MAX_BYTES = 50_000_000
 SYMBOL = ("symbol", "ticker")
@@ -308,3 +308,39 @@ def _amount(text: str, location: str) -> float:
     if not 0 <= amount < np.inf:
         raise DataError(f"{location}: a dividend is cash per share, such as 0.24, got {text!r}")
     return float(amount)
+
+
+# ---------------------------------------------------------------------- deposits and withdrawals
+
+
+def read_flows(source: str | Path | float, times: Times) -> Floats:
+    """Currency [T] that is paid in at the close of each bar, negative if it is taken out.
+
+    source: a CSV file with columns date and amount, or an amount for the first bar of each month after the start. A
+    flow between two bars counts at the later one. times: [T]. Raises DataError for a file that cannot be read or has
+    other columns, and naming the line for an amount or date that is none and a date outside the bars.
+    """
+    flows = np.zeros(len(times))
+    monthly_amount = pd.to_numeric(str(source), errors="coerce")
+    if np.isfinite(monthly_amount):
+        months = times.astype("datetime64[M]")
+        flows[1:][months[1:] != months[:-1]] = monthly_amount
+        return flows
+    table = read_side_table(Path(str(source)), "flows")
+    if set(table.columns) != {"date", "amount"} or table.empty:
+        names = f"{', '.join(table.columns):.80}"
+        raise DataError(f"{source} must have rows with the columns date and amount, got {len(table)} with {names}")
+    amounts = pd.to_numeric(table["amount"], errors="coerce")
+    for line, (date, text, amount) in enumerate(zip(table["date"], table["amount"], amounts, strict=True), 2):
+        location = f"{source}, line {line}"
+        if not np.isfinite(amount):
+            raise DataError(f"{location}: the amount must be a number such as 500 or -500, got {text!r:.80}")
+        bar = int(np.searchsorted(times, first_moment(date, f"{location}: the date").to_datetime64()))
+        if not 0 < bar < len(times):
+            first, last = (str(times[i])[:DATE_LENGTH] for i in (0, -1))
+            raise DataError(
+                f"{location}: money can be paid in or out after {first} and up to {last}, got {date}; change the date "
+                "or the dates of the backtest"
+            )
+        flows[bar] += amount
+    return flows

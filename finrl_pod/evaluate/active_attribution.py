@@ -106,6 +106,7 @@ def _regressions(exposures: Floats, returns: Floats, is_known: Bools) -> tuple[F
 
 def _cost_returns(result: BacktestResult) -> Floats:
     """Costs [T-1] of each bar as a share of the equity at the bar before; 0 after ruin."""
-    is_alive = result.equity[:-1] > 0
-    shares: Floats = np.where(is_alive, result.costs[1:] / np.where(is_alive, result.equity[:-1], 1.0), 0.0)
+    balance = result.balance[:-1]
+    is_alive = balance > 0
+    shares: Floats = np.where(is_alive, result.costs[1:] / np.where(is_alive, balance, 1.0), 0.0)
     return shares

@@ -25,7 +25,8 @@ class Attribution:
     """Profit of a backtest in currency, before costs, by bar and asset; all columns on the T bars of the result.
 
     profits: [T, N], change of the value of an asset between two marks and its dividends, minus its cost at fill
-    prices. costs: [T]. carry: [T], interest less borrow fees. `profits.sum(1) - costs + carry` is the change of equity.
+    prices. costs: [T]. carry: [T], interest less borrow fees. `profits.sum(1) - costs + carry` is the change of the
+    balance, less what was paid in.
     """
 
     result: BacktestResult
@@ -88,7 +89,8 @@ def attribution(result: BacktestResult, market: MarketTensor, rules: ExecutionRu
     bars = bars_of(result, market)
     venue = Venue(market, rules, torch.float64)
     close, fill = (x[bars].double().cpu().numpy() for x in (market.close, venue.fill))
-    values = result.weights * result.equity[:, None]
+    balance = result.balance
+    values = result.weights * balance[:, None]
     shares = values / close
     previous_shares = np.vstack([np.zeros_like(shares[:1]), shares[:-1]])
     trades = shares - previous_shares
@@ -103,7 +105,9 @@ def attribution(result: BacktestResult, market: MarketTensor, rules: ExecutionRu
         profits[1:] += shares[:-1] * paid_out[:-1]
     costs = result.costs
     carry = np.zeros(len(costs))
-    carry[1:] = np.diff(result.equity) - profits[1:].sum(1) + costs[1:]
+    carry[1:] = np.diff(balance) - profits[1:].sum(1) + costs[1:]
+    if result.flows is not None:
+        carry -= result.flows
     # What is left over without interest or fees is rounding.
     return Attribution(result, profits, costs, carry if result.carry else np.zeros_like(carry))
 
@@ -123,11 +127,12 @@ def trades_table(result: BacktestResult, market: MarketTensor, rules: ExecutionR
     bars = bars_of(result, market)
     venue = Venue(market, rules, torch.float64)
     close, fill = (x[bars].double().cpu().numpy() for x in (market.close, venue.fill))
-    shares_held = result.weights * result.equity[:, None] / close
+    balance = result.balance[:, None]
+    shares_held = result.weights * balance / close
     change = np.diff(shares_held, axis=0, prepend=0.0)
     # Orders fill at the same close, or in the bar after the decision.
     price = fill if venue.same_close else np.concatenate([close[:1], fill[:-1]])
-    noise = MIN_TRADE * np.abs(result.equity[:, None])
+    noise = MIN_TRADE * np.abs(balance)
     has_traded = np.abs(change * price) > noise
     amounts = np.where(has_traded, change * price, 0.0) if result.paid is None else result.paid
     has_traded |= np.abs(amounts) > noise

@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,8 @@ import torch
 
 from finrl_pod.errors import FinrlPodError, InputError
 from finrl_pod.evaluate.intrabar_orders import IntrabarOrders, orders_of
-from finrl_pod.evaluate.metrics import bars_per_year, summary
+from finrl_pod.evaluate.metrics import AFTER_TAX, bars_per_year, flow_returns, summary, time_weighted_equity
+from finrl_pod.evaluate.taxes import after_tax_return
 from finrl_pod.market.execution import (
     ExecutionRules,
     Fills,
@@ -57,8 +58,12 @@ def backtest(strategy: Strategy, panel: Panel, period: MarketPeriod) -> Backtest
     rules_within = orders_of(strategy)
     orders = None if rules_within is None else IntrabarOrders(rules_within, panel, market, period.rules)
     decide = decider(strategy, panel, market, first, period.last)
-    ledger = simulate(market, decide, first, period.last, period.rules, period.cash, orders=orders)
-    return backtest_result(strategy.name, market, ledger)
+    ledger = simulate(market, decide, first, period.last, period.rules, period.cash, orders=orders, flows=period.flows)
+    result = backtest_result(strategy.name, market, ledger)
+    if not (period.rules.tax_short or period.rules.tax_long):
+        return result
+    after_tax = {AFTER_TAX.name: after_tax_return(result, market, period.rules)}
+    return replace(result, metrics={**result.metrics, **after_tax})
 
 
 def decider(strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int) -> Decide:
@@ -150,20 +155,26 @@ def backtest_result(name: str, market: MarketTensor, ledger: Ledger, account: in
         x[:, account].cpu().numpy().copy() for x in (ledger.equity, ledger.weights, ledger.turnover, ledger.costs)
     )
     risk_free = None if ledger.risk_free is None else ledger.risk_free.cpu().numpy().copy()
+    times = market.times[ledger.first : ledger.last + 1].copy()
+    flow_metrics = {}
+    if ledger.flows is not None:
+        flow_metrics = flow_returns(times, equity, ledger.flows)
+        equity = time_weighted_equity(equity, ledger.flows)
     return BacktestResult(
         name=name,
-        times=market.times[ledger.first : ledger.last + 1].copy(),
+        times=times,
         symbols=market.symbols,
         equity=equity,
         weights=stored(weights),
         turnover=turnover,
         costs=costs,
-        metrics=summary(equity, turnover, costs, bars_per_year(market.times), risk_free),
+        metrics=summary(equity, turnover, costs, bars_per_year(market.times), risk_free) | flow_metrics,
         cost_parts={model: values[:, account].cpu().numpy().copy() for model, values in ledger.cost_parts.items()},
         risk_free=risk_free,
         carry=0.0 if ledger.carry is None else float(ledger.carry[:, account].sum()),
         dividends=None if ledger.dividends is None else ledger.dividends[:, account].cpu().numpy().copy(),
         paid=None if ledger.paid is None else ledger.paid[:, account].cpu().numpy().copy(),
+        flows=ledger.flows,
     )
 
 
@@ -213,7 +224,8 @@ class Ledger:
     there is only the proportional cost. risk_free: [L-1] simple return of cash from one mark to the next, or None.
     carry: [L, B] currency, interest less borrow fees booked before the mark of the bar, or None. dividends: [L, B]
     currency received before the mark, negative on shorts, or None. paid: [L, B, N] currency, value of the trades of
-    each asset, negative for sales; only with orders within bars: they fill at other prices than `market.fill`.
+    each asset, negative for sales; only with orders within bars: they fill at other prices than `market.fill`. flows:
+    [L] currency paid in at the mark of the bar and part of it, negative if taken out, or None.
     """
 
     first: int
@@ -229,6 +241,7 @@ class Ledger:
     carry: Tensor | None = None
     dividends: Tensor | None = None
     paid: Tensor | None = None
+    flows: Floats | None = None
 
     @property
     def log_returns(self) -> Tensor:
@@ -247,6 +260,7 @@ def simulate(
     cash: float,
     batch: int = 1,
     orders: IntrabarOrders | None = None,
+    flows: Floats | None = None,
 ) -> Ledger:
     """Simulate `batch` accounts that start in cash at the close of bar `first`, marked at the closes first..last.
 
@@ -256,11 +270,13 @@ def simulate(
     Holdings that cannot trade are kept. Delisted holdings are sold at their last close regardless of the decision. An
     account whose equity is at or below zero (possible with shorts or borrowing) is closed out. With shorts, or a
     leverage below 1, orders are cut to the limit on gross exposure. orders: stops and limits within bars; their costs
-    are not attributed to models.
+    are not attributed to models. flows: [L] currency that is paid in at the close of each bar, negative if it is taken
+    out: then the fills of the bar leave it in cash, if necessary by sales in proportion to the holdings.
 
     Raises InputError with the date of the bar for weights of a wrong shape, NaN, negative without `rules.short`, or
     with a sum of absolute values above 1 + rules.borrow; for first, last or cash out of range; and for rules that the
-    market's data or fill rule does not allow (`Venue`).
+    market's data or fill rule does not allow (`Venue`); and for flows of accounts with shorts, leverage or fills at
+    the same close, and withdrawals of more than the account has.
     """
     bars, assets, _ = market.shape
     if not 0 <= first < last < bars:
@@ -268,6 +284,11 @@ def simulate(
     check_cash(cash)
     venue = Venue(market, rules, torch.float64)
     same_close = venue.same_close
+    if flows is not None and (same_close or rules.short or rules.leverage != 1):
+        raise InputError(
+            "deposits and withdrawals need long accounts that fill at the next bar; set environment.short = false, "
+            'leverage = 1 and fill = "next"'
+        )
     may_ruin = rules.short or rules.borrow > 0
     close_table = market.close[first : last + 1].double()
     closes = close_table.unbind(0)
@@ -302,17 +323,28 @@ def simulate(
         morning = funds
         if venue.has_carry and not same_close:
             morning = venue.overnight(first + i, funds, shares, close)
+        withdrawal = 0.0 if flows is None else min(float(flows[i + 1]), 0.0)
+        available = morning + withdrawal
+        is_short_of_cash = flows is not None and bool((available < 0).any())
         traded_value = payments[0]
         is_ruined = may_ruin and bool((account_equity(funds, shares, close) <= 0).any())
-        if target is None and not ((some_delisted[i] or is_ruined) and bool((shares != 0).any())):
-            filled = Fills(morning, shares, nothing, nothing)
+        must_sell = is_short_of_cash or ((some_delisted[i] or is_ruined) and bool((shares != 0).any()))
+        if target is None and not must_sell:
+            filled = Fills(available, shares, nothing, nothing)
         else:
             availability = None if all_fillable[i] else (fillable[i], delisted[i])
-            trades = ordered_trades(venue, first + i, target, funds, shares, close, availability)
+            trades = ordered_trades(venue, first + i, target, funds + withdrawal, shares, close, availability)
             price = prices[i]
             if orders is not None:
                 trades, price = orders.limited(first + i, trades, price, close)
-            filled = venue.fill_trades(first + i, morning, shares, trades, price)
+            if is_short_of_cash:
+                if bool((account_equity(available, shares, price) <= 0).any()):
+                    raise InputError(
+                        f"the withdrawal of {-withdrawal:,.2f} at {bar_date(market, first + i + 1)} is more than the "
+                        f"account has, {float(account_equity(morning, shares, price).min()):,.2f}; lower it"
+                    )
+                trades = _with_sales(venue, first + i, trades, available, shares * fillable[i], price)
+            filled = venue.fill_trades(first + i, available, shares, trades, price)
             if orders is not None:
                 orders.filled(shares, filled.shares, price)
                 traded_value = (filled.shares - shares) * price
@@ -324,7 +356,7 @@ def simulate(
             equity_before = account_equity(morning, shares, prices[i])
             turnover = torch.where(equity_before > 0, filled.traded / equity_before, nothing)
         interest, dividend_shares = morning - funds, shares
-        funds = filled.cash
+        funds = filled.cash if flows is None else filled.cash + max(float(flows[i + 1]), 0.0)
         shares = filled.shares
         holdings_table[len(history)] = shares
         history.append((funds, turnover, filled.cost))
@@ -352,6 +384,7 @@ def simulate(
         carry=torch.stack(carry) if venue.has_carry else None,
         dividends=torch.stack(dividends) if venue.has_dividends else None,
         paid=None if orders is None else torch.stack(payments),
+        flows=flows,
     )
 
 
@@ -365,6 +398,19 @@ def _with_exits(orders: IntrabarOrders, venue: Venue, t: int, filled: Fills) -> 
         exit_fills.cash, exit_fills.shares, filled.cost + exit_fills.cost, filled.traded + exit_fills.traded
     )
     return all_fills, (filled.shares - exit_fills.shares) * price
+
+
+def _with_sales(venue: Venue, t: int, trades: Tensor, cash: Tensor, saleable: Tensor, price: Tensor) -> Tensor:
+    """Trades [B, N] that sell enough, in proportion to the saleable shares [B, N], for cash [B] below zero."""
+    net_price = price * (1 - (venue.cost_rate if venue.cost_rates is None else venue.cost_rates[t]))
+    sales = (-trades).clamp(min=0)
+    remaining_shares = (saleable - sales).clamp(min=0)
+    missing = (-cash - (sales * net_price).sum(-1)).clamp(min=0)
+    value = (remaining_shares * net_price).sum(-1).clamp(min=torch.finfo(price.dtype).tiny)
+    further_sales = remaining_shares * (missing / value).clamp(max=1).unsqueeze(-1)
+    if venue.rules.whole_shares:
+        further_sales = further_sales.ceil()
+    return torch.where((missing > 0).unsqueeze(-1), -(sales + further_sales), trades)
 
 
 def _cost_parts(venue: Venue, first: int, holdings_table: Tensor) -> dict[str, Tensor]:

@@ -27,12 +27,15 @@ def write_results(out: Path, results: Mapping[str, BacktestResult]) -> None:
 def bars_table(results: Mapping[str, BacktestResult]) -> pd.DataFrame:
     """Table with one row per strategy and bar.
 
-    strategy, time, equity (currency), turnover (value traded, both sides, over equity, per bar), costs (currency),
+    strategy, time, equity (currency, flows included), turnover (value traded, both sides, over equity, per bar), costs
+    (currency), flow (currency paid in, negative if taken out; only if there is one),
     and one column "cost: NAME" for every kind of cost, 0.0 where a strategy has none of it.
     """
     tables = []
     for name, result in results.items():
-        columns = {"time": result.times, "equity": result.equity, "turnover": result.turnover, "costs": result.costs}
+        columns = {"time": result.times, "equity": result.balance, "turnover": result.turnover, "costs": result.costs}
+        if result.flows is not None:
+            columns["flow"] = result.flows
         kinds = {f"cost: {kind}": values for kind, values in result.cost_parts.items()}
         tables.append(pd.DataFrame({"strategy": name, **columns, **kinds}))
     table = pd.concat(tables, ignore_index=True)

@@ -19,6 +19,7 @@ from finrl_pod.prices import Floats
 BARS_PER_YEAR = 252  # daily bars: trading days of a year
 CALENDAR_TOLERANCE = 0.05  # holidays explain smaller differences in bars per year
 EDGE_DAYS = 5.0  # days by which a weekend at either end may distort a short period
+MAX_LOG_GROWTH = 500.0  # over a period: what a search for a rate of return covers
 RISK_EPSILON = 1e-12  # a standard deviation below this is rounding error
 
 
@@ -279,6 +280,37 @@ METRICS = (
         function=lambda account: float(np.sum(np.asarray(account.costs, dtype=np.float64))),
     ),
 )
+FLOW_METRICS = (
+    Metric(
+        "time_weighted_return",
+        "TWR",
+        "Time-weighted return",
+        PERCENT,
+        "compound return per calendar year that does not depend on when money was paid in or taken out",
+        "higher",
+        level=1,
+    ),
+    Metric(
+        "money_weighted_return",
+        "MWR",
+        "Money-weighted return",
+        PERCENT,
+        "internal rate of return per calendar year: the starting cash and all deposits less withdrawals grow at it to "
+        "the last value of the account",
+        "higher",
+        level=1,
+    ),
+)
+AFTER_TAX = Metric(
+    "after_tax_return",
+    "after tax",
+    "Return after tax",
+    PERCENT,
+    "growth over the whole period after the tax on realised gains, paid at the last bar of each calendar year",
+    "higher",
+    level=1,
+)
+OWNER_METRICS = (*FLOW_METRICS, AFTER_TAX)  # of backtests with deposits and withdrawals, or with tax rates
 METRIC_NAMES = tuple(metric.name for metric in METRICS)
 METRIC_BY_NAME = {metric.name: metric for metric in METRICS}
 
@@ -299,6 +331,40 @@ def summary(
         equity, zeros if turnover is None else turnover, zeros if costs is None else costs, periods_per_year, risk_free
     )
     return {metric.name: metric.function(account) for metric in METRICS}
+
+
+def time_weighted_equity(balance: ArrayLike, flows: ArrayLike) -> Floats:
+    """Equity [T] as if no money had been paid in or taken out: the first mark, grown by time-weighted returns.
+
+    balance: [T] value of the account. flows: [T] currency, part of the mark of its bar. The return of a bar is the
+    mark less its flow, over the mark before.
+    """
+    marks = np.asarray(balance, dtype=np.float64)
+    growth = (marks[1:] - np.asarray(flows, dtype=np.float64)[1:]) / marks[:-1]
+    return np.asarray(marks[0] * np.cumprod(np.append(1.0, growth)), dtype=np.float64)
+
+
+def flow_returns(times: ArrayLike, balance: ArrayLike, flows: ArrayLike) -> dict[str, float]:
+    """Values of `FLOW_METRICS` by name, in years of 365.25 days.
+
+    times: [T] datetime64. balance, flows: as in `time_weighted_equity`. The money-weighted return is NaN if no rate
+    explains the last mark.
+    """
+    from scipy.optimize import bisect
+
+    marks, paid = (np.asarray(values, dtype=np.float64) for values in (balance, flows))
+    moments = np.asarray(times, dtype="datetime64[ns]")
+    years = (moments - moments[0]) / np.timedelta64(1, "D") / 365.25
+    growth = time_weighted_equity(marks, paid)[-1] / marks[0]
+    left = 1.0 - years / years[-1]  # share of the period after a flow
+
+    def surplus(log_growth: float) -> float:
+        return float(marks[0] * np.exp(log_growth) + (paid * np.exp(log_growth * left))[1:].sum() - marks[-1])
+
+    ends = (-MAX_LOG_GROWTH, MAX_LOG_GROWTH)
+    log_growth = bisect(surplus, *ends) if surplus(ends[0]) < 0 < surplus(ends[1]) else np.nan
+    values = (growth ** (1 / years[-1]) - 1, np.expm1(log_growth / years[-1]))
+    return {metric.name: float(value) for metric, value in zip(FLOW_METRICS, values, strict=True)}
 
 
 def is_constant(returns: Floats) -> bool:

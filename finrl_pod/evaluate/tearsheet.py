@@ -219,7 +219,7 @@ def cost_summary(result: BacktestResult) -> dict[str, dict[str, float] | float |
     cost_kinds: Mapping[str, Floats] = result.cost_parts or {"commission": result.costs}
     return {
         "parts": {name: float(values.sum()) for name, values in cost_kinds.items()},
-        "drag": float((result.costs / result.equity.clip(min=1e-9)).sum() / years),
+        "drag": float((result.costs / result.balance.clip(min=1e-9)).sum() / years),
         "carry": result.carry,
         "dividends": None if result.dividends is None else float(result.dividends.sum()),
     }

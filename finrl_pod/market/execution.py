@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from finrl_pod.market.costs import Frictions
-from finrl_pod.types import MarketTensor, Tensor
+from finrl_pod.types import Floats, MarketTensor, Tensor
 
 BuyAllocation = Literal["proportional", "sequential"]
 WEIGHT_TOLERANCE = 1e-5  # weights computed in float32 add up to 1 only this closely
@@ -29,6 +29,7 @@ class ExecutionRules:
     buy_allocation: "proportional" scales all buys by one factor when cash is short; "sequential" fills buys by
     descending priority, ties by asset index, each as far as the cash goes (as FinRL does).
     leverage: limit on gross exposure as a multiple of equity; above 1 cash may fall to -borrow * equity.
+    tax_short, tax_long: tax rates on gains. They change nothing but the return after tax.
     frictions: further costs and limits, applied by `finrl_pod.market.venue` and ignored by `execute`.
     """
 
@@ -37,6 +38,8 @@ class ExecutionRules:
     short: bool = False
     buy_allocation: BuyAllocation = "proportional"
     leverage: float = 1.0
+    tax_short: float = 0.0
+    tax_long: float = 0.0
     frictions: Frictions | None = None
 
     @property
@@ -55,6 +58,7 @@ class MarketPeriod:
     """A period of a market in which an account trades under rules.
 
     first, last: bars of the period, inclusive. cash: currency that the account starts with at the close of bar `first`.
+    flows: currency paid in at the closes of the bars first..last, negative if taken out, or None.
     """
 
     market: MarketTensor
@@ -62,6 +66,7 @@ class MarketPeriod:
     last: int
     rules: ExecutionRules
     cash: float
+    flows: Floats | None = None
 
     @property
     def bars(self) -> slice:

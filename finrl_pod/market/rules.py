@@ -58,6 +58,8 @@ def rules_of(config: EnvironmentConfig) -> ExecutionRules:
         short=config.short,
         buy_allocation=config.buy_allocation,
         leverage=config.leverage,
+        tax_short=config.tax_short,
+        tax_long=config.tax_long,
         frictions=None if frictions == NO_FRICTIONS else frictions,
     )
 
@@ -111,6 +113,8 @@ def _validate(config: EnvironmentConfig) -> None:
         )
     if config.delay > 1 and config.fill == "same_close":
         raise ConfigError('environment.delay above 1 needs environment.fill = "next": the same close has no delay')
+    if config.short and (config.tax_short or config.tax_long):
+        raise ConfigError("environment.tax_short and tax_long tax long holdings; set environment.short = false")
     _validate_cash_rates(config.cash_rates)
 
 

@@ -167,6 +167,10 @@ class EnvironmentConfig:
     cash_rates: tuple[tuple[str, float], ...] = setting(
         (), 'annual interest rate of cash from each date, such as [["2019-01-01", 0.02]]'
     )
+    tax_short: float = setting(
+        0.0, "tax rate on gains of shares held for a year or less, for the return after tax of backtests", FRACTION
+    )
+    tax_long: float = setting(0.0, "tax rate on gains of shares held for more than a year", FRACTION)
     adjusted_shares: bool = setting(
         False, "allow whole shares and costs per share on adjusted prices; their share counts are not the real ones"
     )

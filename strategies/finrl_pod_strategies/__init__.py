@@ -18,6 +18,7 @@ BASELINE_NAMES = (
     "hierarchical_risk_parity",
     "equal_risk_contribution",
     "momentum_12_1",
+    "savings_plan",
 )
 SEEDED_BASELINE_NAMES = ("random_weights",)
 

@@ -66,6 +66,20 @@ class EqualWeight:
 
 
 @dataclass(frozen=True)
+class SavingsPlan:
+    """Buys equal parts of every asset with a price for the cash at the first bar of each month, and never sells."""
+
+    name: str = "savings_plan"
+    feature_names: tuple[str, ...] = ()
+    lookback: int = 2
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        if not is_rebalance_bar(window, positions):
+            return None
+        return positions.weights + positions.cash * equal_weights(window.tradable[-1])
+
+
+@dataclass(frozen=True)
 class BuyAndHold:
     """One symbol, bought at the first bar on which it trades, and held."""
 
@@ -299,7 +313,7 @@ OPTIMISED: tuple[Optimised, ...] = (
 
 
 _BUY_AND_HOLD = EqualWeight("equal_weight_buy_and_hold", rebalance=False)
-_UNSEEDED: tuple[Strategy, ...] = (EqualWeight(), _BUY_AND_HOLD, Index(), *OPTIMISED, Momentum())
+_UNSEEDED: tuple[Strategy, ...] = (EqualWeight(), _BUY_AND_HOLD, Index(), *OPTIMISED, Momentum(), SavingsPlan())
 BASELINES: dict[str, Strategy] = {strategy.name: strategy for strategy in _UNSEEDED}
 # Random strategies show the results of chance; a champion is not compared with them.
 SEEDED_BASELINES: dict[str, Callable[[int], Strategy]] = {"random_weights": RandomWeights}
@@ -334,9 +348,13 @@ def run_baseline(name: str, panel: Panel, period: MarketPeriod) -> BacktestResul
 
 
 def run_baselines(panel: Panel, period: MarketPeriod, names: Iterable[str] | None = None) -> dict[str, BacktestResult]:
-    """Backtest the named baselines, or all (the index only if the panel has one), under one set of rules."""
+    """Backtest the named baselines, or all under one set of rules.
+
+    The index is left out if the panel has none, and the savings plan always: without deposits it buys and holds.
+    """
     if names is None:
-        names = [name for name in BASELINES if name != "index" or panel.benchmark is not None]
+        left_out = {SavingsPlan.name} | ({"index"} if panel.benchmark is None else set())
+        names = [name for name in BASELINES if name not in left_out]
     return {name: run_baseline(name, panel, period) for name in names}
 
 

@@ -13,6 +13,7 @@ from finrl_pod_strategies.baselines import index_market, index_rules
 from finrl_pod_strategies.policy import ModelStrategy, PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
+from finrl_pod.data.side_tables import read_flows
 from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
@@ -52,6 +53,7 @@ def backtest(
     end: str | None = None,
     cost_bps: float | None = None,
     config: RunConfig | None = None,
+    flows: str | Path | float | None = None,
 ) -> results.Backtest:
     """Backtest a strategy on one split of the prices, by default validation.
 
@@ -64,6 +66,7 @@ def backtest(
 
     split: "train", "validation", "test" or "all"; start, end: dates that replace its own. cost_bps: cost of a trade in
     basis points of its value, instead of the config. config: rules of the market, by default the rules of `prices`.
+    flows: deposits and, negative, withdrawals: a CSV file with columns date and amount, or an amount for each month.
     Each test result of a strategy that is not a baseline counts as a look. Raises InputError and DataError for bad
     input.
     """
@@ -73,7 +76,7 @@ def backtest(
     if isinstance(strategy, Panel | pd.DataFrame | api.Setup):
         raise InputError("the strategy comes first, then the prices: fp.backtest('equal_weight', prices)")
     if (folder := _folder_of_run(strategy)) is not None:
-        return _backtest_champion(folder, prices, config, cost_bps, split, start, end)
+        return _backtest_champion(folder, prices, config, cost_bps, split, start, end, flows)
     if isinstance(strategy, TrainedAgent) and prices is None:
         prices = strategy.market
     settings = config or (prices.config if isinstance(prices, api.Setup) else RunConfig())
@@ -97,7 +100,8 @@ def backtest(
     fit = (0, len(panel.times) - 1) if tested_strategy.feature_names else (first, last)
     market = build_market(panel, tested_strategy.feature_names, fit, settings.environment.fill)
     environment = settings.environment
-    period = MarketPeriod(market, first, last, rules_of(environment), environment.cash)
+    paid = None if flows is None else read_flows(flows, panel.times[first : last + 1])
+    period = MarketPeriod(market, first, last, rules_of(environment), environment.cash, paid)
     baselines = run_references(tested_strategy.name, panel, period)
     if strategy == "index":  # a market of one asset
         panel, market = index_market(panel, market.fill_rule)
@@ -175,6 +179,7 @@ def _backtest_champion(
     split: SplitName,
     start: str | None,
     end: str | None,
+    flows: str | Path | float | None,
 ) -> results.Backtest:
     if prices is not None:
         panel = prices.panel if isinstance(prices, api.Setup) else markets.load_prices(prices)
@@ -185,6 +190,9 @@ def _backtest_champion(
         raise InputError(f"the champion of {folder} is tested under the run's own rules; leave out config")
     fix = f", or pass them: fp.backtest({str(folder)!r}, prices)"
     champion = prepare(folder, fix=fix, split=split, start=start, end=end, cost_bps=cost_bps)
+    if flows is not None:
+        times = champion.panel.times[champion.first : champion.last + 1]
+        champion = dataclasses.replace(champion, flows=read_flows(flows, times))
     period = champion.market_period
     result = run_strategy(champion.strategy, champion.panel, period)
     looks = champion.log_look()

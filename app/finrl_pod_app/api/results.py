@@ -59,13 +59,13 @@ class Backtest:
         return self.result.metrics
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each bar: equity and costs in currency, its return, and turnover.
+        """One row for each bar: equity with flows and costs in currency, its return without flows, and turnover.
 
         turnover: half the value traded as a fraction of equity, so that its sum over a year is the metric.
         """
         r = self.result
         returns = np.append(np.nan, r.equity[1:] / r.equity[:-1] - 1)
-        columns = {"equity": r.equity, "return": returns, "turnover": 0.5 * r.turnover, "costs": r.costs}
+        columns = {"equity": r.balance, "return": returns, "turnover": 0.5 * r.turnover, "costs": r.costs}
         return pd.DataFrame(columns, index=pd.DatetimeIndex(r.times, name="time"))
 
     def weights(self) -> pd.DataFrame:
@@ -437,7 +437,7 @@ def _metric_cells(values: Mapping[str, float | None]) -> list[str]:
 
 def _saved_result(values: Mapping[str, Any]) -> BacktestResult:
     """A result from its JSON values."""
-    names = ("equity", "weights", "turnover", "costs", "risk_free", "dividends", "paid")
+    names = ("equity", "weights", "turnover", "costs", "risk_free", "dividends", "paid", "flows")
     arrays = {name: np.asarray(values[name], np.float64) for name in names if values.get(name) is not None}
     return BacktestResult(
         name=values["name"],

@@ -79,6 +79,13 @@ def backtest(
         str | None,
         typer.Option(metavar="stop_loss=0.1,...", help="stop_loss, take_profit, trailing_stop, entry_limit; see docs."),
     ] = None,
+    flows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.csv|AMOUNT",
+            help="Deposits and withdrawals (negative): columns date and amount, or an amount for each month.",
+        ),
+    ] = None,
     benchmark: Annotated[
         str | None,
         typer.Option(
@@ -140,6 +147,7 @@ def backtest(
         execution=execution,
         paper=daemon,
         orders=order_rules,
+        flows=flows,
         capacity=capacity,
         adv=adv,
         on_account=lambda size: typer.echo(f"capacity: simulating an account of {size:,.0f}", err=True),

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finrl_pod.evaluate.metrics import METRICS, Metric
-from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, format_metric
+from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, format_metric, metrics_of
 from finrl_pod_app.report.mandate_text import COLUMNS as LADDER_COLUMNS
-from finrl_pod_app.report.mandate_text import ladder_cells, ladder_sentence, return_sentence
+from finrl_pod_app.report.mandate_text import ladder_cells, ladder_sentence, return_sentence, tax_sentence
 from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence, next_sentence, verdict_lines
 
 if TYPE_CHECKING:
@@ -48,15 +48,16 @@ def progress_display(*, quiet: bool) -> Iterator[ProgressCallback]:
 def show_result(report: RunReport, out: Path | None) -> None:
     """Print the table of strategies, the verdict and the path of the report."""
     console = make_console()
-    metrics = list(METRICS)
+    metrics = metrics_of(report.test.strategies)
+    count = len(metrics)
     # A truncated number would be misread: on a narrow terminal whole columns are dropped instead.
     wide_options = console.options.update(max_width=10 * PIPE_WIDTH)
     optional = sorted((metric for metric in METRICS if metric.level > 1), key=lambda metric: metric.level)
     while optional and console.measure(_table(report, metrics), options=wide_options).maximum > console.width:
         metrics.remove(optional.pop())
     console.print(_table(report, metrics))
-    if len(metrics) < len(METRICS):
-        console.print(f"{len(METRICS) - len(metrics)} more columns are in the report; a wider terminal shows them.")
+    if len(metrics) < count:
+        console.print(f"{count - len(metrics)} more columns are in the report; a wider terminal shows them.")
     if report.data.price_only_index and "index" in report.test.strategies:
         console.print("The index is a price index, without dividends.")
     print_lines(console, report.period)
@@ -64,7 +65,7 @@ def show_result(report: RunReport, out: Path | None) -> None:
     print_lines(console, *verdict_lines(report))
     if report.ladder:
         console.print(_ladder_table(report))
-    texts = [ladder_sentence, baselines_sentence]
+    texts = [tax_sentence, ladder_sentence, baselines_sentence]
     if report.verdict is None:
         texts = [return_sentence, looks_sentence, *texts]
     print_lines(console, *(text(report) for text in texts))

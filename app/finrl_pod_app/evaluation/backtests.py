@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 
 import pandas as pd
-from finrl_pod_strategies.baselines import make_baseline, run_baseline
+from finrl_pod_strategies.baselines import SavingsPlan, make_baseline, run_baseline
 from finrl_pod_strategies.mandate_account import MandateRecorder
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
 from finrl_pod.data.dates import first_moment, last_moment
+from finrl_pod.data.side_tables import read_flows
 from finrl_pod.data.splits import Span
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
@@ -30,7 +31,7 @@ from finrl_pod.promotion.trial_log import LookCount, log_look
 from finrl_pod.promotion.verdict import VERDICT_FILE
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig, SplitConfig
-from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
+from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Times
 from finrl_pod.user_files import is_custom
 from finrl_pod_app.evaluation import champions
 from finrl_pod_app.evaluation.mandate_report import attribution_of, comparison, mandate_parts, mandate_period
@@ -76,7 +77,7 @@ class BacktestInputs:
     subject: its identity in the registry of looks, None for a baseline. in_sample: a warning if it was trained or
     selected on some of these bars. period: the name of the split, or None for chosen dates. shows_test:
     whether some of the bars belong to the test split or come after its start. run: run folder of a champion. orders:
-    stops and limits within bars.
+    stops and limits within bars. flows: currency paid in at each bar, negative if taken out, or None.
     """
 
     name: str
@@ -92,12 +93,13 @@ class BacktestInputs:
     shows_test: bool = True
     run: Path | None = None
     orders: OrderRules | None = None
+    flows: Floats | None = None
 
     @property
     def market_period(self) -> MarketPeriod:
         """The period of the market that the strategy is tested in, under the rules of its config."""
         environment = self.config.environment
-        return MarketPeriod(self.market, self.first, self.last, rules_of(environment), environment.cash)
+        return MarketPeriod(self.market, self.first, self.last, rules_of(environment), environment.cash, self.flows)
 
     def log_look(self, benchmark: champions.BenchmarkAccount | None = None) -> LookCount | None:
         """Log a look at its bars, by the strategy or by its benchmark; returns its number and the count of all looks.
@@ -120,6 +122,7 @@ def run_backtest(
     execution: Execution = "weights",
     paper: PaperConfig | None = None,
     orders: OrderRules | None = None,
+    flows: str | Path | float | None = None,
     capacity: bool = False,
     adv: float | None = None,
     benchmark: str | None = None,
@@ -134,6 +137,7 @@ def run_backtest(
     and order settings of its config `paper`, or the defaults.
 
     settings: `name=value` lines of the environment. orders: stops and limits, instead of the orders of the strategy.
+    flows: deposits and withdrawals, see `read_flows`; the savings plan is then compared too.
     capacity: also simulate larger accounts, with market impact; adv: average daily volume of each asset in currency for
     it, instead of the volumes in the data; on_account: called with the size of each account before it is simulated.
     benchmark: what the metrics compare with: a symbol (bought and held), a baseline, or `file.py:Class`; default: the
@@ -158,6 +162,11 @@ def run_backtest(
         inputs = dataclasses.replace(inputs, orders=orders or orders_of(inputs.strategy))
         if inputs.orders is not None and (capacity or execution == "paper" or inputs.name == "index"):
             raise InputError("stops and limits are simulated for strategies traded to weights, without --capacity")
+        if flows is not None:
+            if capacity or execution == "paper":
+                raise InputError("--flows is for strategies traded to exact weights, without --capacity")
+            times = inputs.panel.times[inputs.first : inputs.last + 1]
+            inputs = dataclasses.replace(inputs, flows=read_flows(flows, times))
         benchmark_account = (
             None if benchmark is None else champions.find_benchmark(benchmark, inputs.name, inputs.panel)
         )
@@ -247,7 +256,7 @@ def _on_weights(
         desired_tilts = recorder.desired_tilts(results[CHAMPION].times, len(results[CHAMPION].symbols))
         periods = {"test": mandate_period(inputs.config, results, desired_tilts)}
         parts = mandate_parts(inputs.config, inputs.panel, results, periods)
-    has_curve = with_curve and not index and inputs.orders is None
+    has_curve = with_curve and not index and inputs.orders is None and inputs.flows is None
     return _Outcome(
         results,
         strategy,
@@ -260,9 +269,11 @@ def _on_weights(
 def run_references(tested_name: str, panel: Panel, period: MarketPeriod) -> dict[str, BacktestResult]:
     """Backtests of the strategies that a tested one is shown next to, on its prices, bars and rules, by name.
 
-    tested_name: strategy to leave out. A panel without an index has no result of it.
+    tested_name: strategy to leave out. A panel without an index has no result of it, a period without deposits or
+    withdrawals none of the savings plan.
     """
     names = REFERENCES if panel.benchmark is not None else REFERENCES[:1]
+    names = names if period.flows is None else (*names, SavingsPlan.name)
     return {name: run_baseline(name, panel, period) for name in names if name != tested_name}
 
 
@@ -318,7 +329,7 @@ def _report(
     """The report of a backtest. with_band: add the bootstrap band of the equity curve."""
     results = outcome.results
     report_parts = {**outcome.parts, **report_parts, "period": period_sentence(inputs)}
-    rules = outcome.rules or rule_sentences(inputs.config.environment, inputs.panel)
+    rules = outcome.rules or rule_sentences(inputs.config.environment, inputs.panel, inputs.flows)
     report_parts["rules"] = [*([inputs.in_sample] if inputs.in_sample else []), *rules, *outcome.orders]
     if meaning := bars_sentence(inputs.panel):
         report_parts["bars"] = meaning

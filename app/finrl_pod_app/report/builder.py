@@ -142,8 +142,11 @@ def _asset_betas(panel: Panel, benchmark: BacktestResult) -> Floats | None:
     return trailing_betas(returns.to_numpy()[:last], market[:last])[first:]
 
 
-def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
-    """The market rules as sentences. Settings that inflate results or distort prices add one beginning "Warning"."""
+def rule_sentences(rules: EnvironmentConfig, panel: Panel, flows: Floats | None = None) -> list[str]:
+    """The market rules as sentences. Settings that inflate results or distort prices add one beginning "Warning".
+
+    flows: currency paid in at each bar, negative if taken out.
+    """
     sentences = [
         f"Accounts start with {rules.cash:,.0f} in cash; amounts are in the currency of the prices.",
         f"Transaction cost: {rules.cost_bps:g} basis points of the traded value.",
@@ -176,6 +179,17 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
         sentences.append(f"Gross exposure is limited to {rules.leverage:g} times equity; short positions {short}.")
     if rules.turbulence_limit > 0:
         sentences.append(f"Agents liquidate while turbulence is above {rules.turbulence_limit:g}.")
+    if flows is not None:
+        deposits, withdrawals = flows[flows > 0], -flows[flows < 0]
+        sentences.append(
+            f"Deposits after the start: {len(deposits)}, {deposits.sum():,.0f} in all; withdrawals: "
+            f"{len(withdrawals)}, {withdrawals.sum():,.0f} in all. Metrics use time-weighted returns."
+        )
+    if rules.tax_short or rules.tax_long:
+        sentences.append(
+            f"Tax on gains, in the return after tax alone: {100 * rules.tax_short:g}% on shares held for a year or "
+            f"less, {100 * rules.tax_long:g}% after that; first in, first out; paid at the last bar of each year."
+        )
     if rules.short:
         fee = f"{100 * rules.borrow_fee:g}% per year" if rules.borrow_fee else "nothing"
         sentences.append(f"Borrow fee of short positions: {fee}.")

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from finrl_pod.evaluate.metrics import PERCENT, Metric
+from finrl_pod.evaluate.metrics import METRICS, OWNER_METRICS, PERCENT, Metric
 from finrl_pod.user_files import is_file_reference, unpinned
+
+if TYPE_CHECKING:
+    from finrl_pod.promotion.verdict import Metrics
 
 MISSING = "–"
 CHAMPION = "champion"
 NARROW = 0.004  # width of an interval of returns
 MOST_DIGITS = 4  # decimals of a return in percent
+
+
+def metrics_of(strategies: Mapping[str, Metrics]) -> list[Metric]:
+    """`METRICS`, and metrics of flows and taxes if a strategy has them."""
+    return [*METRICS, *(metric for metric in OWNER_METRICS if any(metric.name in x for x in strategies.values()))]
 
 
 def format_metric(metric: Metric, value: float | None) -> str:

@@ -8,15 +8,14 @@ from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 
-from finrl_pod.evaluate.metrics import METRICS
 from finrl_pod.evaluate.tearsheet import TEAR_SHEET_METRICS
 from finrl_pod.files import write_json, write_text
 from finrl_pod.prices import taken_as
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, contribution, sections
 from finrl_pod_app.report.builder import subject_of, write_curves
-from finrl_pod_app.report.columns import diversity_of, in_sentence, number
-from finrl_pod_app.report.mandate_text import return_sentence
+from finrl_pod_app.report.columns import diversity_of, in_sentence, metrics_of, number
+from finrl_pod_app.report.mandate_text import return_sentence, tax_sentence
 from finrl_pod_app.report.palette import Style, report_styles
 from finrl_pod_app.report.records import REPORT_FILE, RunReport
 from finrl_pod_app.report.sections import bullet_list, chart, definitions, fact_list, note, section
@@ -111,7 +110,9 @@ def _head(report: RunReport, name: str, period: str, report_date: str) -> str:
         paragraph = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in verdict_paragraph(report))
         lines.append(f'<div class="{style}">{paragraph}{bullet_list(verdict.reasons)}</div>')
     # With a verdict, its box has the return.
-    texts = [return_sentence, looks_sentence, baselines_sentence] if verdict is None else [baselines_sentence]
+    texts = [tax_sentence, baselines_sentence]
+    if verdict is None:
+        texts = [return_sentence, looks_sentence, *texts]
     sentences = (text(report) for text in texts)
     if words := " ".join(sentence for sentence in sentences if sentence):
         lines.append(f"<p>{html.escape(words)}</p>")
@@ -119,8 +120,9 @@ def _head(report: RunReport, name: str, period: str, report_date: str) -> str:
 
 
 def _metrics(report: RunReport, style_by_name: Mapping[str, Style]) -> str:
-    table = metrics_table(report.test.strategies, style_by_name)
-    notes = definitions({metric.label: metric.explanation for metric in METRICS})
+    metrics = metrics_of(report.test.strategies)
+    table = metrics_table(report.test.strategies, style_by_name, metrics)
+    notes = definitions({metric.label: metric.explanation for metric in metrics})
     if report.data.price_only_index and "index" in report.test.strategies:
         notes += note("The index is a price index, without dividends.")
     notes += metrics_table(report.test.strategies, style_by_name, TEAR_SHEET_METRICS)

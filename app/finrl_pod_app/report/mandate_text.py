@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from finrl_pod.evaluate.metrics import AFTER_TAX
 from finrl_pod_app.report.columns import MISSING, display_name, in_sentence, number, percent, return_interval
 
 if TYPE_CHECKING:
@@ -77,6 +78,19 @@ def comparison_sentence(comparison: Comparison) -> str:
         return ""
     clause = _mean_return(in_sentence(comparison.of), comparison, comparison.active_return)
     return f"After costs {clause}; p-value of no edge {comparison.p_value:.2g}, for this backtest alone."
+
+
+def tax_sentence(report: RunReport) -> str:
+    """The return after tax and its difference to the base after tax; empty without a tax."""
+    strategies = report.test.strategies
+    after_tax, base = (strategies.get(name, {}).get(AFTER_TAX.name) for name in (report.subject, report.base))
+    if after_tax is None:
+        return ""
+    text = f"After tax {in_sentence(report.subject)} returned {percent(after_tax, unit='%')} in all"
+    if base is None or report.base == report.subject:
+        return f"{text}."
+    difference = f"{percent(abs(after_tax - base))} percentage points {'less' if after_tax < base else 'more'}"
+    return f"{text}, {difference} than {in_sentence(report.base)}."
 
 
 def _mean_return(strategy: str, comparison: ActiveReturn, active: Estimate) -> str:

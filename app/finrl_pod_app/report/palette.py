@@ -38,6 +38,7 @@ BASELINE_STYLES = {
     "hierarchical_risk_parity": Style("#785a82", "dashdot"),
     "equal_risk_contribution": Style("#aa82aa", "dot"),
     "momentum_12_1": Style("#ff505a", "dash"),
+    "savings_plan": Style("#8a5652", "dashdot"),
     "random_weights": Style("#648cff", "dashdot"),
 }
 # The qualitative scheme "muted" of Paul Tol, safe for colour blindness, in an order in which neighbours differ most.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from finrl_pod.evaluate.active_management import COMPARISON_METRICS
-from finrl_pod.evaluate.metrics import METRICS
+from finrl_pod.evaluate.metrics import METRICS, OWNER_METRICS
 from finrl_pod.evaluate.tearsheet import TEAR_SHEET_METRICS
 
 TERMS = {  # word -> meaning, with links of the page
@@ -95,7 +95,7 @@ TERMS = {  # word -> meaning, with links of the page
 def page() -> str:
     """The page: all terms and metrics in alphabetical order."""
     terms = dict(TERMS)
-    for metric in (*METRICS, *COMPARISON_METRICS, *TEAR_SHEET_METRICS):
+    for metric in (*METRICS, *OWNER_METRICS, *COMPARISON_METRICS, *TEAR_SHEET_METRICS):
         label = metric.label
         is_name = label.startswith(metric.heading)  # names of persons keep their capital
         terms[label if is_name else label[0].lower() + label[1:]] = metric.explanation

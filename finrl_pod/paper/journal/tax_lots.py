@@ -16,6 +16,7 @@ from pathlib import Path
 from sqlalchemy import select
 
 from finrl_pod.errors import InputError
+from finrl_pod.market.tax_lots import Lot, RealisedGain, close_lots
 from finrl_pod.paper.domain.records import SOLD_BY_OTHERS, ActionKind, Side
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
@@ -23,34 +24,6 @@ from finrl_pod.paper.journal.store import Store
 
 ZERO = Decimal(0)
 SHARE_STEP = Decimal("1e-9")
-
-
-@dataclass
-class Lot:
-    """Remaining shares of one purchase. lot: number of the purchase fill. cost: their cost with fees."""
-
-    strategy: str
-    symbol: str
-    lot: int
-    opened: str
-    shares: Decimal
-    cost: Decimal
-
-
-@dataclass(frozen=True)
-class RealisedGain:
-    """Shares of a lot that were sold. sale: number of the sale fill, 0 for other clients. gain: proceeds less cost."""
-
-    strategy: str
-    symbol: str
-    lot: int
-    sale: int
-    opened: str
-    closed: str
-    shares: Decimal
-    cost: Decimal
-    proceeds: Decimal
-    gain: Decimal
 
 
 @dataclass(frozen=True)
@@ -102,7 +75,7 @@ def gains_report(store: Store) -> GainsReport:
                 Lot(event.strategy, event.symbol, event.number, event.time, event.shares, event.cash)
             )  # fmt: skip
         else:
-            realised += _sell(open_lots, event, event.cash)
+            realised += close_lots(open_lots, -event.shares, event.cash, event.time, event.number)
     remaining_lots = sorted((lot for open_lots in lots.values() for lot in open_lots), key=lambda lot: lot.lot)
     return GainsReport(tuple(realised), tuple(remaining_lots), _figures(store, realised, remaining_lots))
 
@@ -122,28 +95,6 @@ def write_gains(report: GainsReport, folder: Path) -> None:
             table.to_csv(folder / f"{name}.csv", index=False)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from None
-
-
-def _sell(open_lots: list[Lot], sale: _Event, proceeds: Decimal) -> list[RealisedGain]:
-    """Close the oldest lots with a sale. Removes empty lots from `open_lots`."""
-    remaining = -sale.shares
-    gains = []
-    while open_lots and remaining > 0:
-        lot = open_lots[0]
-        shares = min(remaining, lot.shares)
-        cost = lot.cost * shares / lot.shares
-        value = proceeds * shares / -sale.shares
-        gains.append(
-            RealisedGain(
-                lot.strategy, lot.symbol, lot.lot, sale.number, lot.opened, sale.time, shares, cost, value, value - cost
-            )
-        )
-        lot.shares -= shares
-        lot.cost -= cost
-        remaining -= shares
-        if not lot.shares:
-            open_lots.pop(0)
-    return gains
 
 
 def _split(open_lots: list[Lot], change: Decimal) -> None:
