@@ -29,8 +29,8 @@ from finrl_pod.market.mandate import (
     equal_base,
     initial_budget,
     replenish_budget,
-    validate_mandate,
 )
+from finrl_pod.market.mandate_checks import validate_mandate
 from finrl_pod.market.rewards import MIN_GROWTH, Interval, StepReward
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
@@ -128,8 +128,9 @@ class MarketEnv(ABC):
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
         self.mandate = active_mandate(mandate)
         self.mandate_table: MandateTable | None = None
+        if mandate is not None:
+            validate_mandate(mandate, config, market.symbols)
         if self.mandate is not None:
-            validate_mandate(self.mandate, config, self.assets)
             self.mandate_table = MandateTable(market, self.mandate, bars_per_year(market.times), self.dtype)
         self.extras = account_extras(config, self.mandate)
         self.observation_size = flat_size(market, self.extras.size(self.assets))
@@ -545,7 +546,7 @@ class MarketEnv(ABC):
         table = self.mandate_table
         budget = decision.budget
         budget = None if budget is None else replenish_budget(budget, 1, table.config, table.bars_per_year)
-        return drift(decision.weights, price_relatives), budget
+        return drift(decision.virtual, price_relatives), budget
 
     @property
     def _full_budget(self) -> float:

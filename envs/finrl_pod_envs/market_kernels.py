@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from finrl_pod.market.account_extras import joined_extras, observes_virtual
-from finrl_pod.market.mandate import MandateTable, initial_budget, needs_returns
+from finrl_pod.market.mandate import MandateTable, initial_budget, limits_names, needs_returns, uses_groups
 from finrl_pod.market.rewards import CHANGE_SCALE, MIN_GROWTH
 from finrl_pod.native.device import is_triton_installed, on_device, use_triton
 from finrl_pod.native.library import argument_struct, load
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 def _has_shared_rules(env: KernelEnv) -> bool:
     """Whether the rules that all kernels share hold.
 
-    They are long-only without leverage, proportional costs only, and no limit on estimated risk.
+    They are long-only without leverage, proportional costs only, and no limit on estimated risk, names or groups.
     """
     config = env.config
     mandate = env.mandate
@@ -47,7 +47,7 @@ def _has_shared_rules(env: KernelEnv) -> bool:
         not config.short
         and config.leverage == 1.0
         and env.venue.is_proportional
-        and (mandate is None or not needs_returns(mandate))
+        and (mandate is None or not (needs_returns(mandate) or limits_names(mandate) or uses_groups(mandate)))
         and env.dtype in (torch.float32, torch.float64)
     )
 

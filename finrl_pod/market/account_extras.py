@@ -15,7 +15,7 @@ from typing import NamedTuple, TypedDict
 
 import torch
 
-from finrl_pod.market.mandate import active_mandate, initial_budget
+from finrl_pod.market.mandate import active_mandate, initial_budget, limits_names
 from finrl_pod.market.rewards import RewardState
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import Tensor
@@ -41,8 +41,8 @@ def account_extras(config: EnvironmentConfig, mandate: MandateConfig | None) -> 
 
 
 def observes_virtual(config: EnvironmentConfig, mandate: MandateConfig | None) -> bool:
-    """Whether virtual holdings are observed: fills of whole shares or limited volumes fall short of them."""
-    return mandate is not None and (config.whole_shares or config.participation > 0)
+    """Whether virtual holdings are observed: few names, whole shares and limited volumes fall short of them."""
+    return mandate is not None and (config.whole_shares or config.participation > 0 or limits_names(mandate))
 
 
 def joined_extras(

@@ -6,10 +6,12 @@ over leading dimensions, and differentiable almost everywhere; environments use 
 
     u = tilt * tanh(scores)                                       scores [.., N]
     w = B * b exp(u) / sum(b exp(u))                              over tradable assets; b: base weights
-    w = min(max_weight, c w), c such that the sum is kept         what cannot be placed is cash
+    w = min(max_weight, c w), c such that the sum is kept         what cannot be placed is cash; groups alike
     w = min(1, volatility_target / sigma) w
     v = v + trade_speed (w - v)                                   v: virtual holdings, drifted with prices
 
+With `group_neutral` the sums are over the assets of a group. An account with `max_holdings` or `min_position` holds few
+of its virtual holdings, see `weight_limits`: they stay many, so that new names can rise slowly.
 B is the leverage limit less the weight of holdings that cannot be traded. The bounded exponential tilt is the
 softmax form of parametric portfolio policies (Brandt, Santa-Clara and Valkanov 2009); partial trading towards an aim
 portfolio is optimal under quadratic costs (Garleanu and Pedersen 2013).
@@ -18,19 +20,22 @@ portfolio is optimal under quadratic costs (Garleanu and Pedersen 2013).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.settings.constraints import check_settings
-from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
+from finrl_pod.market.weight_limits import HELD, NO_LIMIT, GroupLimits, NameLimits, few_names, limit_weights
+from finrl_pod.settings.run import MandateConfig
 from finrl_pod.tables import in_dtype, rows_table
 from finrl_pod.types import Bools, MarketTensor, Tensor, Times
 
 TILT_SCALE = 2.0  # actions in [-1, 1] times this are scores: tanh(2) is 0.96 of the largest tilt
 RISK_BARS = 252  # trailing returns from which tracking error and volatility are estimated
+MIN_FREED = 0.01  # of equity that few names invest between decisions
 BUDGET_MONTHS = 12  # the turnover budget holds at most the allowance of one month
 
 
@@ -38,25 +43,29 @@ class MandateBar(NamedTuple):
     """What a mandate needs of a decision bar, besides the accounts.
 
     base: [.., N] weights that add up to at most 1, 0 for untradable assets. tradable: [.., N] bool. decides: [.., 1]
-    bool, whether `decide_every` allows a decision. returns: [.., L, N] trailing simple returns, or None.
+    bool, whether `decide_every` allows a decision. returns: [.., L, N] trailing simple returns, or None. groups: see
+    `group_members`.
     """
 
     base: Tensor
     tradable: Tensor
     decides: Tensor
     returns: Tensor | None = None
+    groups: Tensor | None = None
 
 
 class Decision(NamedTuple):
     """Outcome of a decision.
 
-    weights: [.., N] target weights of equity: the virtual holdings after the decision, actual ones for untradable
-    assets. trades: [.., 1] bool, False where the holdings are kept. budget: [..] turnover budget left, or None.
+    weights: [.., N] target weights of equity, actual ones for untradable assets. trades: [.., 1] bool, False where the
+    holdings are kept. budget: [..] turnover budget left, or None. virtual: [.., N] virtual holdings after the decision;
+    the target weights are these, or few of them.
     """
 
     weights: Tensor
     trades: Tensor
     budget: Tensor | None
+    virtual: Tensor
 
 
 def active_mandate(config: MandateConfig | None) -> MandateConfig | None:
@@ -64,25 +73,38 @@ def active_mandate(config: MandateConfig | None) -> MandateConfig | None:
     return None if config is None or config.base == "none" else config
 
 
-def validate_mandate(config: MandateConfig, environment: EnvironmentConfig, assets: int) -> None:
-    """Raises ConfigError for settings out of range, in conflict with each other, or with the environment."""
-    check_settings("mandate.", config)
-    if active_mandate(config) is None:
-        return
-    if environment.short:
-        raise ConfigError(
-            f'environment.short needs mandate.base = "none", got {config.base!r}: a tilt of a base is long-only'
-        )
-    if environment.kind == "stock_trading":
-        raise ConfigError(
-            f'environment.kind "stock_trading" trades numbers of shares and cannot be bounded by mandate.base = '
-            f'{config.base!r}; set mandate.base = "none", or environment.kind = "portfolio"'
-        )
-    if config.max_weight * assets < environment.leverage - 1e-9:
-        raise ConfigError(
-            f"mandate.max_weight must be at least {environment.leverage / assets:.4g} for {assets} assets (1 / N), got "
-            f"{config.max_weight:g}: the base could not be held; raise it"
-        )
+def limits_names(config: MandateConfig) -> bool:
+    """Whether accounts hold few of their virtual holdings."""
+    return config.max_holdings > 0 or config.min_position > 0
+
+
+def without_name_limits(config: MandateConfig) -> MandateConfig:
+    """The mandate for any number of names: of accounts that stand for a base, and of those that must be linear."""
+    return replace(config, max_holdings=0, min_position=0.0)
+
+
+def uses_groups(config: MandateConfig) -> bool:
+    """Whether a rule depends on [groups]."""
+    return config.group_neutral or config.max_group_weight < 1
+
+
+def most_names(config: MandateConfig, assets: int) -> int:
+    """Largest number of assets of a number of them that an account may hold, without leverage."""
+    limits = [assets]
+    if config.max_holdings:
+        limits.append(config.max_holdings)
+    if config.min_position:
+        limits.append(int(1 / config.min_position + 1e-6))
+    return min(limits)
+
+
+def group_members(config: MandateConfig, symbols: Sequence[str]) -> Tensor | None:
+    """[G + 1, N] float64, 1 for the assets of a group; the last row has the others. None if no rule needs groups."""
+    if not uses_groups(config):
+        return None
+    rows = [[float(symbol in group.symbols) for symbol in symbols] for group in config.groups]
+    members = torch.tensor(rows, dtype=torch.float64).view(len(rows), len(symbols))
+    return torch.cat([members, 1 - members.sum(0, keepdim=True)])
 
 
 def largest_weight(config: MandateConfig, assets: int) -> float:
@@ -92,6 +114,7 @@ def largest_weight(config: MandateConfig, assets: int) -> float:
     """
     if config.base != "equal_weight":
         return config.max_weight
+    assets = most_names(config, assets)
     return min(config.max_weight, 1 / (1 + (assets - 1) * math.exp(-2 * config.tilt)))
 
 
@@ -113,53 +136,46 @@ def entry_weights(
     bar: MandateBar, held_weights: Tensor, config: MandateConfig, leverage: float, bars_per_year: float
 ) -> Tensor:
     """Weights [.., N] that an account in cash buys at once: the base within the limits of the mandate."""
-    return _at_volatility(base_weights(bar, held_weights, config, leverage), bar, config, bars_per_year)
-
-
-def base_weights(bar: MandateBar, held_weights: Tensor, config: MandateConfig, leverage: float) -> Tensor:
-    """Base weights [.., N] scaled to what can be invested, within max_weight."""
-    return capped(bar.base * _investable(bar, held_weights, leverage), config.max_weight)
+    weights = bar.base * _investable(bar, held_weights, leverage)
+    weights = limit_weights(weights, config.max_weight, _group_limits(bar, held_weights, config))
+    return _at_volatility(weights, bar, config, bars_per_year)
 
 
 def tilted(scores: Tensor, bar: MandateBar, held_weights: Tensor, config: MandateConfig, leverage: float) -> Tensor:
-    """Tilted base weights [.., N] within max_weight; a base weight of 0 stays 0.
+    """Tilted base weights [.., N] within the limits of assets and groups; a base weight of 0 stays 0.
 
-    Relative to the base, two weights differ by a factor of at most exp(2 tilt) before the limit.
+    Relative to the base, two weights differ by a factor of at most exp(2 tilt) before the limits.
     """
     mass = bar.base * torch.exp(config.tilt * torch.tanh(scores))
-    total = mass.sum(-1, keepdim=True)
-    share = bar.base.sum(-1, keepdim=True) * _investable(bar, held_weights, leverage)
-    weights = mass * (share / total.clamp(min=torch.finfo(mass.dtype).tiny))
-    return capped(weights, config.max_weight)
-
-
-def capped(weights: Tensor, limit: float) -> Tensor:
-    """min(limit, c w) for weights [.., N], with c >= 1 such that the sum is kept as far as possible.
-
-    c is found by sorting. The gradient follows the active set: capped weights are constant, the others share the
-    rest in proportion.
-    """
-    if limit >= 1.0:
-        return weights
-    total = weights.sum(-1, keepdim=True)
-    sorted_weights = weights.detach().sort(-1, descending=True).values
-    tail_sums = sorted_weights.flip(-1).cumsum(-1).flip(-1)  # sums of the k-th largest and all smaller weights
-    k = torch.arange(weights.shape[-1], dtype=weights.dtype, device=weights.device)
-    scale = (total.detach() - limit * k).clamp(min=0) / tail_sums.clamp(min=torch.finfo(weights.dtype).tiny)
-    fits = (sorted_weights * scale <= limit) & (tail_sums > 0)  # True from the number of capped weights on
-    count = torch.where(fits.any(-1, keepdim=True), fits.int().argmax(-1, keepdim=True), weights.shape[-1])
-    rank = weights.detach().argsort(stable=True, dim=-1, descending=True).argsort(-1)
-    at_limit = (rank < count) & (weights > 0)
-    free = torch.where(at_limit, 0.0, weights)
-    room = (total - limit * at_limit.to(weights.dtype).sum(-1, keepdim=True)).clamp(min=0)
-    c = room / free.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
-    return torch.where(at_limit, limit, torch.where(count > 0, free * c, free))
+    if bar.groups is not None and config.group_neutral:
+        total = mass @ bar.groups.T @ bar.groups
+        share = bar.base @ bar.groups.T @ bar.groups
+    else:
+        total = mass.sum(-1, keepdim=True)
+        share = bar.base.sum(-1, keepdim=True)
+    investable_share = share * _investable(bar, held_weights, leverage)
+    weights = mass * (investable_share / total.clamp(min=torch.finfo(mass.dtype).tiny))
+    return limit_weights(weights, config.max_weight, _group_limits(bar, held_weights, config))
 
 
 def _investable(bar: MandateBar, held_weights: Tensor, leverage: float) -> Tensor:
     """[.., 1]: the leverage limit less the weight of holdings that cannot be traded."""
     blocked_weights = torch.where(bar.tradable, 0.0, held_weights).sum(-1, keepdim=True)
     return (leverage - blocked_weights).clamp(min=0)
+
+
+def _group_limits(bar: MandateBar, held_weights: Tensor, config: MandateConfig) -> GroupLimits | None:
+    """Room of each group: its limit less its holdings that cannot be traded; of the assets of none: no limit.
+
+    Virtual holdings of few names are not limited: a group would lose its names instead of having few.
+    """
+    if bar.groups is None:
+        return None
+    blocked_weights = torch.where(bar.tradable, 0.0, held_weights) @ bar.groups.T
+    room = torch.full_like(blocked_weights, NO_LIMIT)
+    if config.max_group_weight < 1 and not limits_names(config):
+        room[..., :-1] = (config.max_group_weight - blocked_weights[..., :-1]).clamp(min=0)
+    return GroupLimits(bar.groups, room)
 
 
 def _at_volatility(weights: Tensor, bar: MandateBar, config: MandateConfig, bars_per_year: float) -> Tensor:
@@ -210,7 +226,45 @@ def trade_towards(
         factor = (budget / turnover.clamp(min=torch.finfo(turnover.dtype).tiny)).clamp(max=1)
         change = change * factor.unsqueeze(-1)
         budget = (budget - turnover * factor).clamp(min=0)
-    return Decision(previous_weights + change + blocked_weights, bar.decides | has_freed_money | is_new, budget)
+    trades = bar.decides | has_freed_money | is_new
+    weights = previous_weights + change
+    if config.max_group_weight < 1 and not limits_names(config):  # prices may have carried a group above its limit
+        within_limits = limit_weights(weights, config.max_weight, _group_limits(bar, held_weights, config))
+        weights = torch.where(trades, within_limits, weights)
+    weights = weights + blocked_weights
+    return Decision(weights, trades, budget, weights)
+
+
+def decide(
+    target: Tensor,
+    bar: MandateBar,
+    held_weights: Tensor,
+    virtual: Tensor,
+    budget: Tensor | None,
+    config: MandateConfig,
+    leverage: float,
+    bars_per_year: float,
+) -> Decision:
+    """Decision of desired weights [.., N]; other arguments as for `trade_towards`."""
+    entry = entry_weights(bar, held_weights, config, leverage, bars_per_year)
+    decision = trade_towards(target, entry, bar, held_weights, virtual, budget, config)
+    if not limits_names(config):
+        return decision
+    blocked_weights = torch.where(bar.tradable, 0.0, held_weights)
+    is_blocked = blocked_weights > HELD
+    max_names = (config.max_holdings or held_weights.shape[-1]) - is_blocked.sum(-1, keepdim=True)
+    groups = _group_limits(bar, held_weights, without_name_limits(config))
+    limits = NameLimits(max_names.to(target.dtype), config.min_position, config.max_weight, groups)
+    virtual_weights = torch.where(bar.tradable, decision.virtual, 0.0)
+    weights = few_names(virtual_weights, held_weights, limits)
+    if needs_returns(config):  # few names vary more than many
+        scaled_sum = _at_volatility(weights, bar, config, bars_per_year).sum(-1, keepdim=True)
+        share = scaled_sum / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+        weights = few_names(virtual_weights * share, held_weights, limits)
+    weights = weights + blocked_weights
+    # Between decisions an asset that is not held may stop trading: this frees no money.
+    has_cash = held_weights.sum(-1, keepdim=True) < weights.sum(-1, keepdim=True) - MIN_FREED
+    return decision._replace(weights=weights, trades=bar.decides | (decision.trades & has_cash))
 
 
 def drift(weights: Tensor, price_relatives: Tensor) -> Tensor:
@@ -253,6 +307,8 @@ class MandateTable:
         else:
             self.base = in_dtype(base, dtype)
         self.tradable = market.tradable
+        groups = group_members(config, market.symbols)
+        self._groups = None if groups is None else groups.to(self.base)
         self.decides = torch.from_numpy(decision_bars(market.times, config.decide_every)).to(self.base.device)
         self._returns = trailing_returns(market, dtype) if needs_returns(config) else None
 
@@ -260,12 +316,13 @@ class MandateTable:
         """The bar t, or bars t [P, G] with a dimension for the accounts that share one."""
         returns = None if self._returns is None else self._returns[t]
         if isinstance(t, int):
-            return MandateBar(self.base[t], self.tradable[t], self.decides[t].view(1), returns)
+            return MandateBar(self.base[t], self.tradable[t], self.decides[t].view(1), returns, self._groups)
         return MandateBar(
             self.base[t].unsqueeze(-2),
             self.tradable[t].unsqueeze(-2),
             self.decides[t][..., None, None],
             None if returns is None else returns.unsqueeze(-3),
+            self._groups,
         )
 
     def decide(
@@ -281,8 +338,7 @@ class MandateTable:
         bar = self.at(t)
         rules = (self.config, leverage, self.bars_per_year)
         target = desired_weights(scores, bar, held_weights, *rules)
-        entry = entry_weights(bar, held_weights, *rules)
-        return trade_towards(target, entry, bar, held_weights, virtual, budget, self.config)
+        return decide(target, bar, held_weights, virtual, budget, *rules)
 
 
 def needs_returns(config: MandateConfig) -> bool:
@@ -361,7 +417,7 @@ class MandateAccounts:
         """
         state = self.state(held_weights, close)
         decision = self._table.decide(t, scores, held_weights, state.weights, state.budget, self._leverage)
-        self._state = VirtualHoldings(decision.weights, close, decision.budget)
+        self._state = VirtualHoldings(decision.virtual, close, decision.budget)
         return torch.where(decision.trades, decision.weights, held_weights) if bool(decision.trades.any()) else None
 
 

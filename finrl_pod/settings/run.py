@@ -46,6 +46,7 @@ __all__ = [
     "EnvironmentConfig",
     "FeatureConfig",
     "GateConfig",
+    "GroupConfig",
     "MandateConfig",
     "PPOConfig",
     "RunConfig",
@@ -179,6 +180,14 @@ class EnvironmentConfig:
 
 
 @dataclass(frozen=True)
+class GroupConfig:
+    """A group of assets, a line of [groups]."""
+
+    name: str = setting("", "name of the group")
+    symbols: tuple[str, ...] = setting((), "its symbols")
+
+
+@dataclass(frozen=True)
 class MandateConfig:
     """Bounds on what every agent may hold and trade: a tilt of a base portfolio. See `finrl_pod.market.mandate`."""
 
@@ -203,6 +212,11 @@ class MandateConfig:
     volatility_target: float = setting(
         0.0, "annual volatility above which weights are scaled into cash; 0: off", at_least(0)
     )
+    max_holdings: int = setting(0, "largest number of assets that are held; 0: off", at_least(0))
+    min_position: float = setting(0.0, "smallest weight of an asset that is held; 0: off", between(0, 1))
+    max_group_weight: float = setting(1.0, "limit on the weight of each group of [groups]", above_and_at_most(0, 1))
+    group_neutral: bool = setting(False, "tilts move weight within groups only; a group keeps its weight in the base")
+    groups: tuple[GroupConfig, ...] = setting((), 'written as a section of its own, [groups] with name = ["A", "B"]')
 
 
 MAX_ROOT_SHARE = 0.25  # of a leaderboard: descendants of one root
@@ -331,6 +345,10 @@ def parse(values: dict[str, Any], source: str = "config") -> RunConfig:
         config_values["cohorts"] = tuple(
             _parse_agent(agent, f"cohorts.{i}", source) for i, agent in enumerate(config_values["cohorts"])
         )
+    mandate = config_values.get("mandate", {})
+    if "groups" in config_values and isinstance(mandate, dict):
+        groups = _parse_groups(config_values.pop("groups"), source)
+        config_values["mandate"] = {**mandate, "groups": groups}
     data = config_values.get("data")
     splits = config_values.get("splits", {})
     if isinstance(data, dict) and isinstance(splits, dict) and data.get("name") in BUILT_IN_SPLITS:
@@ -366,6 +384,18 @@ def _parse_agent(values: Any, setting_name: str, source: str) -> AgentConfig:
     config_values = {**values, "algorithm": name}
     agent: AgentConfig = build_record(record, config_values, source, section_name=setting_name)
     return agent
+
+
+def _parse_groups(values: Any, source: str) -> tuple[GroupConfig, ...]:
+    """The groups of a table of lists of symbols."""
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f'{source}: groups must be a section with lines such as technology = ["AAPL"], got {values!r:.80}'
+        )
+    return tuple(
+        build_record(GroupConfig, {"name": name, "symbols": symbols}, source, section_name=f"groups.{name}")
+        for name, symbols in values.items()
+    )
 
 
 def load(path: Path) -> RunConfig:

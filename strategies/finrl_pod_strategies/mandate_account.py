@@ -22,13 +22,13 @@ from finrl_pod.market.mandate import (
     MandateBar,
     VirtualHoldings,
     bar_returns,
+    decide,
     decision_bars,
     desired_weights,
-    entry_weights,
+    group_members,
     initial_budget,
     needs_returns,
     tilted,
-    trade_towards,
 )
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
@@ -79,7 +79,7 @@ class MandateAccount:
         base = base_lookback(config.base)
         self.lookback = None if base is None else max(base, risk, MIN_LOOKBACK)
         self._last_tilt: Callable[[], DesiredTilt] | None = None  # of the last decision
-        self._without_limit = replace(config, max_weight=1.0)
+        self._without_limit = replace(config, max_weight=1.0, max_group_weight=1.0)
         self._virtual_holdings: VirtualHoldings | None = None
         self._time: np.datetime64 | None = None
         self._symbols: tuple[str, ...] = ()
@@ -104,9 +104,8 @@ class MandateAccount:
             time, self._unlimited_tilt(scores, combine, bar, held_now), self._allowed_share(bar, held_now, periods)
         )
         state = self._virtual(window, holdings, periods)
-        entry = entry_weights(bar, holdings, *rules)
-        decision = trade_towards(tilt, entry, bar, holdings, state.weights, state.budget, self.config)
-        self._virtual_holdings = VirtualHoldings(decision.weights, close, decision.budget)
+        decision = decide(tilt, bar, holdings, state.weights, state.budget, *rules)
+        self._virtual_holdings = VirtualHoldings(decision.virtual, close, decision.budget)
         self._time = window.times[-1]
         self._symbols = window.symbols
         return decision.weights.numpy() if bool(decision.trades) else None
@@ -175,7 +174,8 @@ class MandateAccount:
             missing = RISK_BARS - len(returns)
             returns = torch.cat([returns.new_zeros(missing, returns.shape[1]), returns])
         decides = torch.from_numpy(decision_bars(window.times[-MIN_LOOKBACK:], self.config.decide_every)[-1:])
-        return MandateBar(torch.from_numpy(base_at(self.config.base, window)), tradable, decides, returns)
+        base = torch.from_numpy(base_at(self.config.base, window))
+        return MandateBar(base, tradable, decides, returns, group_members(self.config, window.symbols))
 
     def _virtual(self, window: Window, holdings: Tensor, periods: float) -> VirtualHoldings:
         """Virtual holdings drifted to the last bar of the window; the actual ones if the last decision is not in it."""

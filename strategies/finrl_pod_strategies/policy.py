@@ -26,7 +26,7 @@ from finrl_pod.rl.acting import Actor, DecisionInputs, choices, target_weights, 
 from finrl_pod.rl.algorithms.factory import make_actor
 from finrl_pod.rl.networks.inputs import OBSERVATION_BOUND, action_scale
 from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
+from finrl_pod.settings.run import EnvironmentConfig, GroupConfig, MandateConfig
 from finrl_pod.types import AgentSnapshot, Floats, Normaliser, Positions, Tensor, Window
 from finrl_pod_strategies.mandate_account import AccountState, MandateAccount
 
@@ -310,7 +310,9 @@ def _rebuild(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, MandateConfig 
         algorithm = facts["algorithm"]
         rules = EnvironmentConfig(**facts["environment"])
         mandate = facts["mandate"]
-        mandate = None if mandate is None else MandateConfig(**mandate)
+        if mandate is not None:
+            groups = tuple(GroupConfig(group["name"], tuple(group["symbols"])) for group in mandate["groups"])
+            mandate = MandateConfig(**{**mandate, "groups": groups})
         shape = {field.name: facts[field.name] for field in dataclasses.fields(PolicySpec)}
         spec = PolicySpec(**{**shape, "hidden": tuple(shape["hidden"])})
         return rules, active_mandate(mandate), make_actor(algorithm, spec)

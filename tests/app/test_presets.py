@@ -35,6 +35,8 @@ from finrl_pod.settings.constraints import describe_settings
 from finrl_pod.settings.run import (
     EnvironmentConfig,
     FeatureConfig,
+    GroupConfig,
+    MandateConfig,
     PPOConfig,
     RunConfig,
     SplitConfig,
@@ -112,6 +114,7 @@ def test_any_config_is_unchanged_after_writing_and_parsing(
         features=FeatureConfig(tuple(names)),
         environment=EnvironmentConfig(short=short, cost_bps=rate),
         agent=PPOConfig(hidden=tuple(hidden), learning_rate=rate),
+        mandate=MandateConfig(groups=tuple(GroupConfig(name, tuple(names)) for name in dict.fromkeys(names))),
         tournament=TournamentConfig(seconds=rate),
     )
     assert parse(tomllib.loads(config_text(config))) == config

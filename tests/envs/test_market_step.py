@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finrl_pod.native.prebuild import find_compiler
-from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
+from finrl_pod.settings.run import EnvironmentConfig, GroupConfig, MandateConfig
 from finrl_pod.types import EnvStep
 from tests.envs.kernel_settings import KERNEL_SETTINGS
 from tests.mandates import fitting, mandates, with_random_base
@@ -164,7 +164,14 @@ def test_unsupported_settings_use_torch() -> None:
 
     assert Idle(market, config)._native is None
     assert make_env(market, config, mandate=MandateConfig())._native is not None
-    for limit in ({"volatility_target": 0.1},):
+    groups = (GroupConfig("first", ("S0", "S1")),)
+    for limit in (
+        {"volatility_target": 0.1},
+        {"max_holdings": 3},
+        {"min_position": 0.3},
+        {"max_group_weight": 0.5, "groups": groups},
+        {"group_neutral": True, "groups": groups},
+    ):
         assert make_env(market, config, mandate=MandateConfig(**limit))._native is None
 
 

@@ -12,7 +12,6 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.market.mandate import (
     MandateBar,
     bar_returns,
-    capped,
     decision_bars,
     desired_weights,
     drift,
@@ -21,8 +20,9 @@ from finrl_pod.market.mandate import (
     replenish_budget,
     tilted,
     trade_towards,
-    validate_mandate,
 )
+from finrl_pod.market.mandate_checks import validate_mandate
+from finrl_pod.market.weight_limits import cap_weights
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 
 YEAR = 252.0
@@ -74,14 +74,14 @@ def test_capped_weights_equal_water_filling(assets, limit, total, seed):
     rng = np.random.default_rng(seed)
     weights = rng.dirichlet(np.full(assets, 0.4)) * total
     weights[rng.random(assets) < 0.2] = 0.0
-    actual = capped(torch.from_numpy(weights), limit).numpy()
+    actual = cap_weights(torch.from_numpy(weights), limit).numpy()
     expected = weights if limit >= 1 else water_filling(weights, limit)
     np.testing.assert_allclose(actual, expected, atol=1e-9)
 
 
 def test_gradient_of_capped_weights_is_that_of_finite_differences():
     weights = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda w: capped(w, 0.35), weights)
+    assert torch.autograd.gradcheck(lambda w: cap_weights(w, 0.35), weights)
 
 
 def test_score_zero_holds_the_base_exactly():
@@ -242,4 +242,4 @@ def test_returns_need_prices_at_both_bars():
 )
 def test_settings_in_conflict_are_refused(mandate, environment, text):
     with pytest.raises(ConfigError, match=text):
-        validate_mandate(mandate, environment, 20)
+        validate_mandate(mandate, environment, tuple(map(str, range(20))))

@@ -50,6 +50,8 @@ def test_limits_follow_the_mandate_unless_set() -> None:
     bounded = risk_limits(config(), portfolio())
     assert bounded.max_position == bounded.max_order == pytest.approx(1.5 * 2.718281828 / (2.718281828 + 19))
     assert risk_limits(config(), portfolio(base="inverse_volatility")).max_position == 1.0
+    few = risk_limits(config(), portfolio(max_holdings=5))
+    assert (few.max_order, few.max_turnover) == (pytest.approx(1.5 / (1 + 4 / 2.718281828)), 2.0)
     own = risk_limits(config(max_position=0.12, max_turnover=0.3, daily_loss=0.02), portfolio(max_weight=0.1))
     assert (own.max_position, own.max_turnover, own.daily_loss) == (0.12, 0.3, 0.02)
     assert own.max_order == followed.max_order
@@ -59,6 +61,7 @@ def test_limits_follow_the_mandate_unless_set() -> None:
     ("risk", "mandate", "message"),
     [
         ({"max_position": 0.04}, {}, r"risk.max_position must be at least 0.049 .*cannot be held\), got 0.04"),
+        ({"max_position": 0.1}, {"max_holdings": 5}, "risk.max_position must be at least 0.196 .*1 / 5, without which"),
         ({"max_position": 0.08}, {"max_weight": 0.1}, r"risk.max_position must be at least 0.098 .*max_weight = 0.1"),
         ({"max_order": 0.01}, {}, "risk.max_order must be at least 0.049 .*buys of each symbol"),
         ({"max_gross": 0.9, "max_net": 0.9}, {}, "risk.max_gross must be at least 0.98 "),

@@ -19,7 +19,7 @@ from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.acting import run_members
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy
-from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
+from finrl_pod.settings.run import EnvironmentConfig, GroupConfig, MandateConfig
 from finrl_pod.types import AgentSnapshot, MarketTensor, Panel, Positions
 from tests.data.panels import panel, random_panel
 
@@ -41,6 +41,17 @@ CASES: dict[str, tuple[dict[str, Any], MandateConfig | None, tuple[int, int]]] =
         (2, 0),
     ),
     "turnover budget": ({}, dataclasses.replace(MANDATE, max_turnover=3.0), (0, 1)),
+    "few names and groups": (
+        {},
+        dataclasses.replace(
+            MANDATE,
+            max_holdings=2,
+            min_position=0.3,
+            max_group_weight=0.6,
+            groups=(GroupConfig("first", ("S0", "S1")), GroupConfig("second", ("S2",))),
+        ),
+        (1, 0),
+    ),
     "whole shares": ({"whole_shares": True}, MANDATE, (1, 0)),
     "everything": (
         {"whole_shares": True, "delay": 2, "reward": "differential_sharpe"},

@@ -22,7 +22,7 @@ from finrl_pod.evaluate.attribution import trades_table
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.files import read_json
 from finrl_pod.market.execution import MarketPeriod
-from finrl_pod.market.mandate import validate_mandate
+from finrl_pod.market.mandate_checks import validate_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
@@ -95,7 +95,7 @@ def backtest(
     if isinstance(tested_strategy, PolicyStrategy):
         tested_strategy.check_universe(panel.symbols)
     if trades_scores(tested_strategy):
-        validate_mandate(settings.mandate, settings.environment, len(panel.symbols))
+        validate_mandate(settings.mandate, settings.environment, panel.symbols)
     first, last = backtest_period(panel, start, end, splits, split)
     fit = (0, len(panel.times) - 1) if tested_strategy.feature_names else (first, last)
     market = build_market(panel, tested_strategy.feature_names, fit, settings.environment.fill)

@@ -25,7 +25,7 @@ from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules, orders_of
 from finrl_pod.evaluate.variations import RecordingStrategy, backtest_recorded, cost_curve
 from finrl_pod.market.execution import ExecutionRules, MarketPeriod
-from finrl_pod.market.mandate import validate_mandate
+from finrl_pod.market.mandate_checks import validate_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import LookCount, log_look
 from finrl_pod.promotion.verdict import VERDICT_FILE
@@ -381,7 +381,7 @@ def prepare(
     strategy = load_strategy(target, seed) if scoring is None else champions.scored_strategy(target, config)
     panel = load_panel(config)
     if scoring is not None:
-        validate_mandate(config.mandate, config.environment, len(panel.symbols))
+        validate_mandate(config.mandate, config.environment, panel.symbols)
     is_stored = options.get("data") is not None
     splits = splits_of_panel(panel) if is_stored else config.splits
     baseline: SplitName = "all" if is_stored else "test"

@@ -22,7 +22,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import Ledger, backtest
 from finrl_pod.files import to_plain
 from finrl_pod.market.execution import MarketPeriod
-from finrl_pod.market.mandate import active_mandate
+from finrl_pod.market.mandate import active_mandate, without_name_limits
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.gate import REFERENCE
 from finrl_pod.promotion.trial_log import TrialLog
@@ -65,10 +65,13 @@ def member_ledgers(
 def reference_strategy(config: RunConfig) -> Strategy:
     """Strategy that a run is compared with: active returns are relative to it.
 
-    The mandate at tilt 0, traded as the agents trade; equal weight, rebalanced monthly, without a mandate.
+    The mandate at tilt 0 with any number of names, traded as the agents trade; equal weight, rebalanced monthly,
+    without a mandate.
     """
     mandate = active_mandate(config.mandate)
-    return make_baseline(REFERENCE) if mandate is None else BasePortfolio(mandate, config.environment.leverage)
+    if mandate is None:
+        return make_baseline(REFERENCE)
+    return BasePortfolio(without_name_limits(mandate), config.environment.leverage)
 
 
 def scored_strategy(scores: str | Callable[[Panel], Floats], config: RunConfig) -> UserStrategy:

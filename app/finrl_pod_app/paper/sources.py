@@ -19,6 +19,7 @@ from finrl_pod.errors import ConfigError, FinrlPodError, RegistryError, RunError
 from finrl_pod.evaluate.active_management import ActiveBand
 from finrl_pod.evaluate.intrabar_orders import orders_of
 from finrl_pod.files import read_json
+from finrl_pod.market.mandate import without_name_limits
 from finrl_pod.paper.execution.trader import LoadedStrategy, StrategySource
 from finrl_pod.paper.settings import PaperConfig, allocations
 from finrl_pod.promotion.trial_registry import TrialRegistry
@@ -189,7 +190,8 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
     files = [path / "report.json", *path.glob(VERDICT_FILE)]
     files += [path / "snapshots" / f"{id_}.{suffix}" for id_ in members.ids for suffix in ("json", "safetensors")]
     sha256 = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-    base = None if strategy.mandate is None else BasePortfolio(strategy.mandate, strategy.rules.leverage)
+    mandate = strategy.mandate
+    base = None if mandate is None else BasePortfolio(without_name_limits(mandate), strategy.rules.leverage)
     rule = report.get("stop_rule")
     band = None if rule is None else ActiveBand(float(rule["level"]), tuple(map(float, rule["lower"])))
     return LoadedStrategy(strategy, sha256, f"{path} {'+'.join(members.ids)}", base, band)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from finrl_pod_app.report.records import ActiveReturn, Added, Comparison, MandateUsage, RungPeriod, RunReport
 
 PERIODS = ("validation", "test")
-OFF_AT_ZERO = ("max_turnover", "volatility_target")
+OFF_AT_ZERO = ("max_turnover", "volatility_target", "max_holdings", "min_position")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from finrl_pod.settings.run import (
     SplitConfig,
     TournamentConfig,
 )
-from finrl_pod.settings.toml import closest_key, record_lines
+from finrl_pod.settings.toml import closest_key, record_lines, value_text
 
 if TYPE_CHECKING:
     from finrl_pod.data.store import Manifest, Store
@@ -226,7 +226,13 @@ def config_text(config: RunConfig) -> str:
     """Commented TOML of any config: plain settings first, then one table per section and per cohort."""
     blocks = ["\n".join(record_lines(config))]
     blocks += ["\n".join([*header, *record_lines(record)]) for _, header, record in _tables(config)]
-    return "\n\n".join(blocks) + "\n"
+    return "\n\n".join([*blocks, *_groups_block(config)]) + "\n"
+
+
+def _groups_block(config: RunConfig) -> list[str]:
+    """The table of the groups of a mandate; none for one without."""
+    lines = [f"{value_text(group.name)} = {value_text(group.symbols)}" for group in config.mandate.groups]
+    return ["\n".join(["# Groups of symbols for the mandate.", "[groups]", *lines])] if lines else []
 
 
 def _tables(config: RunConfig) -> Iterator[tuple[str, list[str], Any]]:
@@ -249,7 +255,7 @@ def short_config_text(config: RunConfig) -> str:
         if lines or rare_lines:
             heading = ["# rarely changed:"] if lines and rare_lines else []
             (first if important else rare_blocks).append("\n".join([*header, *lines, *heading, *rare_lines]))
-    return "\n\n".join([*first, "# ---------- rarely changed ----------", *rare_blocks]) + "\n"
+    return "\n\n".join([*first, "# ---------- rarely changed ----------", *rare_blocks, *_groups_block(config)]) + "\n"
 
 
 def _changed_names(record: Any) -> set[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.backtest import lookback_of
-from finrl_pod.market.mandate import active_mandate, largest_weight
+from finrl_pod.market.mandate import active_mandate, largest_weight, limits_names, most_names
 from finrl_pod.market.protocols import MandatedStrategy
 from finrl_pod.paper.settings import PaperConfig, RiskSettings, allocations
 from finrl_pod.protocols import Strategy
@@ -26,7 +26,8 @@ def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:
     """Return the risk limits of a config, including the limits that it leaves to the mandate.
 
     Under a mandate the largest position and order are `DRIFT_ALLOWANCE` times the largest desired weight, at most
-    `max_gross`; the turnover of a session is limited to buying the whole account. Without one they are `UNBOUNDED`.
+    `max_gross`; the turnover of a session is limited to buying the whole account, with few names to replacing it.
+    Without one they are `UNBOUNDED`.
     Raises ConfigError if the limits contradict the mandate or admit no order at all, or the price window is too short
     for the strategy.
     """
@@ -38,7 +39,7 @@ def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:
         largest = largest_weight(mandate, len(config.symbols))
         _check_mandate(config, mandate, largest, strategy.name)
         limits = dict.fromkeys(("max_position", "max_order"), DRIFT_ALLOWANCE * largest)
-        limits["max_turnover"] = risk.max_gross
+        limits["max_turnover"] = risk.max_gross * (2 if limits_names(mandate) else 1)
     for name in ("max_position", "max_order"):
         limits[name] = min(limits[name], risk.max_gross)
     limits_of_config = replace(risk, **{name: getattr(risk, name) or limit for name, limit in limits.items()})
@@ -81,16 +82,17 @@ def _check_window(config: PaperConfig, strategy: Strategy) -> None:
 def _check_mandate(config: PaperConfig, mandate: MandateConfig, largest: float, name: str) -> None:
     """Raises ConfigError if a limit is so tight that the base, or a weight up to max_weight, cannot be held."""
     invested_share = 1 - config.orders.cash_buffer
-    equal = 1 / len(config.symbols)
+    names = most_names(mandate, len(config.symbols))
+    equal = 1 / names
     position = equal
-    reason = f"1 / {len(config.symbols)}, without which the base cannot be held"
+    reason = f"1 / {names}, without which the base cannot be held"
     if mandate.max_weight < 1 and largest > equal:
         position = largest
         reason = f"the largest weight that mandate.max_weight = {mandate.max_weight:g} allows"
     if mandate.max_weight < equal - 1e-9:
         raise ConfigError(
             f"mandate.max_weight = {mandate.max_weight:g} of strategy {name} is below {equal:.4g}, 1 / "
-            f"{len(config.symbols)} of `symbols`: the base cannot be held; add symbols, or choose another run"
+            f"{names} of `symbols`: the base cannot be held; add symbols, or choose another run"
         )
     minimums = [("max_position", position, reason), ("max_order", equal, "what the base buys of each symbol at first")]
     if not mandate.volatility_target:

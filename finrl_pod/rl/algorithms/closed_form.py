@@ -25,6 +25,7 @@ import torch
 
 from finrl_pod.evaluate.metrics import simple_returns
 from finrl_pod.evaluate.significance import regression_slope
+from finrl_pod.market.mandate import without_name_limits
 from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.random import generators
 from finrl_pod.rl.acting import MeanActor, run_members
@@ -69,6 +70,7 @@ def tilt_returns(
 ) -> TiltReturns:
     """Trade F + 1 accounts through a mandate from bar first to last, once with costs and once without.
 
+    They hold any number of names: accounts of few are no sums of others.
     Account 0 has scores of zero, account i scores of `TILT_SCORE` times feature i. T = last - first.
     """
     _, assets, features = market.shape
@@ -85,7 +87,7 @@ def tilt_returns(
         impact=0.0,
     )
     ledgers = (
-        run_members(MeanActor(spec), {LINEAR: weights}, market, rules, first, last, mandate)
+        run_members(MeanActor(spec), {LINEAR: weights}, market, rules, first, last, without_name_limits(mandate))
         for rules in (environment, free)
     )
     net_returns, gross_returns = (simple_returns(ledger.equity.cpu().numpy()).T for ledger in ledgers)  # [1 + F, T]
