@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import typer
 import yaml
 from finrl_pod_app.cli.main import app
 
+import finrl_pod
 from finrl_pod.paper import settings as paper_settings
 from finrl_pod.settings import run as run_settings
 from tests.command_parsing import parse
@@ -88,6 +90,25 @@ def test_secrets_are_referred_to_and_none_is_stored() -> None:
         "finrl-pod-registry",
     }:
         assert f"create secret generic {name} " in documented
+
+
+def test_images_have_the_tag_of_the_version() -> None:
+    files = (DEPLOY / "kubernetes").glob("*/kustomization.yaml")
+    tags = {image["newTag"] for file in files for image in yaml.safe_load(file.read_text())["images"]}
+    assert tags == {f"cpu-{finrl_pod.__version__}", f"cuda-{finrl_pod.__version__}"}
+
+
+def test_claims_of_one_node_are_mounted_once() -> None:
+    """Pods of different nodes cannot share them."""
+    claims = {c["metadata"]["name"]: c["spec"] for c in MANIFESTS if c["kind"] == "PersistentVolumeClaim"}
+    mounts = Counter(
+        volume["persistentVolumeClaim"]["claimName"]
+        for _, spec in PODS
+        for volume in spec["volumes"]
+        if "persistentVolumeClaim" in volume
+    )
+    assert mounts == dict.fromkeys(claims, 1)
+    assert not any("ReadWriteMany" in spec["accessModes"] for spec in claims.values())
 
 
 def test_cluster_has_the_ray_of_the_image() -> None:

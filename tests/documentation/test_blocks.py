@@ -10,11 +10,13 @@ import io
 import re
 import shlex
 import shutil
+import sys
 import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ from finrl_pod.settings.run import load as load_config
 from tests.app.small_run import isolated_folders, small_config
 from tests.command_parsing import parse
 from tests.documentation.blocks import PAGES, REASONS, ROOT, RUNNABLE, Block, blocks_of, comments_of
+from tests.envs.simulators.tasks import IsaacGymTask, Points
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +126,18 @@ def shrink(path: Path) -> None:
     if config.environment.kind == "custom":
         return
     path.write_text(config_text(small_config(generations=2, pods=2, champion=1)))
+
+
+@pytest.fixture(autouse=True)
+def isaac_gym(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for NVIDIA's package, which needs an old Python and a GPU."""
+    package = ModuleType("isaacgymenvs")
+
+    def make(*, seed: int, task: str, num_envs: int, sim_device: str, rl_device: str) -> IsaacGymTask:
+        return IsaacGymTask(Points(num_envs))
+
+    monkeypatch.setattr(package, "make", make, raising=False)
+    monkeypatch.setitem(sys.modules, "isaacgymenvs", package)
 
 
 @pytest.fixture(scope="module")

@@ -35,10 +35,11 @@ class Physics(Protocol):
 class Points:
     """Points that drift like those of `custom.template.Drift`."""
 
-    num_envs, num_obs, num_actions, steps = 6, 2, 1, STEPS
+    num_obs, num_actions, steps = 2, 1, STEPS
 
-    def __init__(self) -> None:
-        self.position, self.velocity = torch.zeros(self.num_envs), torch.zeros(self.num_envs)
+    def __init__(self, num_envs: int = 6) -> None:
+        self.num_envs = num_envs
+        self.position, self.velocity = torch.zeros(num_envs), torch.zeros(num_envs)
 
     def move(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         self.position += 0.2 * (self.velocity + actions[:, 0].clamp(-1, 1))
