@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,34 @@ class Benchmark:
 
 
 @dataclass(frozen=True, eq=False)
+class FeatureTable:
+    """R values of each of C columns, in the order in which they became known; see `finrl_pod.data.feature_tables`.
+
+    name: of the file, without its suffix. sha256: of the file. columns: [C]. known_at: [R] datetime64[ns], not
+    decreasing; a value is used at bars whose time is later. symbols: [R], or None for values of the whole market.
+    values: [R, C] float64, NaN where unknown. periods: [R] datetime64[ns], end of the period that a value describes, or
+    None. max_age: from `known_at` to the last bar that uses a value; None for no limit. flaws: as in `Panel`.
+    """
+
+    name: str
+    sha256: str
+    columns: tuple[str, ...]
+    known_at: Times
+    values: Floats
+    symbols: NDArray[np.object_] | None = None
+    periods: Times | None = None
+    max_age: np.timedelta64 | None = None
+    flaws: tuple[str, ...] = ()
+
+    def rows(self, rows: NDArray[np.intp]) -> FeatureTable:
+        """The table with the given rows."""
+        symbols = None if self.symbols is None else self.symbols[rows]
+        periods = None if self.periods is None else self.periods[rows]
+        known_at = self.known_at[rows]
+        return replace(self, known_at=known_at, values=self.values[rows], symbols=symbols, periods=periods)
+
+
+@dataclass(frozen=True, eq=False)
 class Panel:
     """Prices of N symbols over T bars.
 
@@ -65,6 +93,7 @@ class Panel:
     adjusted: prices are adjusted for splits and dividends, so that there is no `dividend`. flaws: known data problems,
     one sentence each. cash_rates: (date, annual rate), the return from each date on of cash that could be held instead,
     NaN where it is unknown; Sharpe and Sortino ratios are in excess of it. Accounts earn `environment.cash_rates`.
+    tables: values other than prices that features read; not part of the hash of the prices.
     """
 
     times: Times
@@ -87,6 +116,7 @@ class Panel:
     source: str = ""
     flaws: tuple[str, ...] = ()
     cash_rates: tuple[tuple[str, float], ...] = ()
+    tables: tuple[FeatureTable, ...] = ()
 
     def __repr__(self) -> str:
         return (

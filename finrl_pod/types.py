@@ -17,6 +17,7 @@ from finrl_pod.prices import PANEL_COLUMNS as PANEL_COLUMNS
 from finrl_pod.prices import PRICE_COLUMNS as PRICE_COLUMNS
 from finrl_pod.prices import Benchmark as Benchmark
 from finrl_pod.prices import Bools as Bools
+from finrl_pod.prices import FeatureTable as FeatureTable
 from finrl_pod.prices import Floats as Floats
 from finrl_pod.prices import Panel as Panel
 from finrl_pod.prices import Times as Times
@@ -51,8 +52,8 @@ class MarketTensor:
         NaN where undefined.
     tradable: [T, N] bool, has a price at t. fillable: [T, N] bool, the decision of t can fill. delisted: [T, N] bool,
         the ticker has no bar after t: holdings are sold at the last close.
-    first: first bar at which a tradable asset has all features defined. steps: decisions t < steps have both fill(t)
-        and fill(t+1).
+    first: first bar at which a tradable asset has all features defined, but for those of tables. steps: decisions
+        t < steps have both fill(t) and fill(t+1).
     turbulence: [T] float64 or None, NaN during warm-up.
     fill_volume: [T, N] float64 or None, shares traded in the bar of fill(t); 0 where nothing can fill, inf where
         a delisted ticker is paid out. volatility: [T, N] float64 or None, of the log return of a bar, as known at t.

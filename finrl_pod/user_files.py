@@ -1,10 +1,11 @@
-"""Custom parts from Python files and from installed packages: `file.py:Name` and `package.module:Name`.
+"""Custom parts from Python files and from installed packages: `file.py:Name` and `package.module:Name`; tables.
 
 A file is imported and runs with the rights of the user who started the program: it is trusted code, without a sandbox.
 
 A run pins its files: `own.py:Name` becomes `own@0123456789abcdef.py:Name`, where the digits begin the SHA-256 of the
 text, and the text is kept beside the config and in every saved agent. A pinned reference is read from there, so
-that a run works without the file, and two runs with different versions of one file can be used side by side.
+that a run works without the file, and two runs with different versions of one file can be used side by side. The
+tables of a run are pinned and kept beside its config in the same way: `data/macro@0123456789abcdef.csv`.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from finrl_pod.opened_files import IMPORTED_PACKAGES, MODULE_PREFIX, OUR_PACKAGE
 T = TypeVar("T")
 DIGITS = 16
 FOLDER = "own_files"  # of a run
+TABLE_SUFFIX = ".csv"
 UNPINNED_FIELDS = ("source",)  # the file of an environment is the data of its run; the run checks its hash
 # Groups whose parts a running program can register, and the function of `import finrl_pod as fp`.
 REGISTERED = {"features": "register_feature", "policies": "register_policy", "algorithms": "register_algorithm"}
 _MODULE_REFERENCE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
-_PINNED = re.compile(rf"(?P<stem>.+)@(?P<digest>[0-9a-f]{{{DIGITS}}})\.py")
+_PINNED = re.compile(rf"(?P<stem>.+)@(?P<digest>[0-9a-f]{{{DIGITS}}})(?P<suffix>\.py|\.csv)")
 _KEPT: dict[str, str] = {}  # own@0123456789abcdef.py -> text
 _FOLDERS: dict[str, Path] = {}  # own@0123456789abcdef.py -> folder that it was pinned in, where its neighbours are
 _NEIGHBOURS: dict[str, str] = {}  # file name -> text, of neighbours that need not lie on this machine
@@ -65,13 +67,13 @@ def is_custom(text: str) -> bool:
 
 def unpinned(text: str) -> str:
     """A text with references as the user wrote them: own.py:Name for own@0123456789abcdef.py:Name."""
-    return re.sub(rf"@[0-9a-f]{{{DIGITS}}}\.py:", ".py:", text)
+    return re.sub(rf"@[0-9a-f]{{{DIGITS}}}(\.py:|\.csv)", r"\1", text)
 
 
 def written_path(path: Path) -> Path:
     """A path as the user wrote it, but for the folder: own.py of own@0123456789abcdef.py."""
     name_match = _PINNED.fullmatch(path.name)
-    return Path(f"{name_match['stem']}.py") if name_match else path
+    return Path(f"{name_match['stem']}{name_match['suffix']}") if name_match else path
 
 
 # ---------------------------------------------------------------------- text of files
@@ -82,15 +84,16 @@ def source_text(path: Path, purpose: str = "a custom part") -> str:
     if path.name in _KEPT:
         return _KEPT[path.name]
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8")  # with the ends of lines as they are: the hash is of the bytes
     except (FileNotFoundError, IsADirectoryError):
         folder_note = "" if path.is_absolute() else f" in {Path.cwd()}, the current folder"
-        fix = did_you_mean(path) or "; write it as path/to/file.py:Name"
+        fix = did_you_mean(path) or ("; write it as path/to/file.py:Name" if path.suffix == ".py" else "")
         raise InputError(f"there is no file {path} for {purpose}{folder_note}{fix}") from None
     except OSError as error:
         raise InputError(f"cannot read {path} for {purpose}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path} cannot be imported as Python: it is not UTF-8 text") from None
+        use = "imported as Python" if path.suffix == ".py" else "read"
+        raise InputError(f"{path} cannot be {use}: it is not UTF-8 text") from None
     name_match = _PINNED.fullmatch(path.name)
     if name_match and _digest(text) != name_match["digest"]:
         raise InputError(f"{path} was changed: its text does not have the hash in its name; restore it")
@@ -119,12 +122,31 @@ def pin(reference: str) -> str:
     return f"{pinned_name}:{name}"
 
 
+def pin_table(file: str) -> str:
+    """The pinned form of a table of values; its text is kept from now on. Raises InputError as `source_text`."""
+    path = Path(file)
+    if path.suffix != TABLE_SUFFIX:
+        raise InputError(f"a table of features must be a file such as macro{TABLE_SUFFIX}, got {file!r:.80}")
+    text = source_text(path, "a table of features")
+    if _PINNED.fullmatch(path.name) is None:
+        path = path.with_name(f"{path.stem}@{_digest(text)}{path.suffix}")
+    _KEPT[path.name] = text
+    return str(path)
+
+
 def pinned(record: T) -> T:
-    """A record of settings with all references of the form file.py:Name pinned, but for files that are missing."""
+    """A record of settings with all references of the form file.py:Name pinned, but for files that are missing.
+
+    Settings that the class of a record names in `PINNED_FIELDS` are tables.
+    """
     changes = {}
+    tables = getattr(type(record), "PINNED_FIELDS", ())
     for field in dataclasses.fields(record):  # type: ignore[arg-type]
         value = getattr(record, field.name)
-        if field.name not in UNPINNED_FIELDS and (pinned_value := _pinned_value(value)) != value:
+        if field.name in UNPINNED_FIELDS:
+            continue
+        pinned_value = pin_table(value) if field.name in tables else _pinned_value(value)
+        if pinned_value != value:
             changes[field.name] = pinned_value
     return dataclasses.replace(record, **changes) if changes else record  # type: ignore[type-var]
 
@@ -146,7 +168,7 @@ def kept_files(values: Any) -> dict[str, str]:
 def kept_neighbours(values: Any) -> dict[str, str]:
     """Name and text of the files of the same folder that the pinned files of plain values import, directly or not."""
     neighbour_texts: dict[str, str] = {}
-    for name in sorted(_pinned_names(values) & _FOLDERS.keys()):
+    for name in sorted(name for name in _pinned_names(values) & _FOLDERS.keys() if name.endswith(".py")):
         waiting = [_KEPT[name]]
         while waiting:
             for module in imported_modules(waiting.pop()):
@@ -181,7 +203,7 @@ def keep_folder(folder: Path) -> None:
     """Keep the pinned files of a run folder. Raises InputError for a changed one."""
     if folder.is_dir():
         files = [path for path in folder.iterdir() if _PINNED.fullmatch(path.name)]
-        keep({path.name: path.read_text(encoding="utf-8") for path in files})
+        keep({path.name: path.read_bytes().decode("utf-8", "replace") for path in files})
         for path in files:
             _FOLDERS.setdefault(path.name, folder.resolve())
         for path in folder.glob("*.py"):  # neighbours are found after those beside the file itself
@@ -212,14 +234,22 @@ class _TextLoader(importlib.abc.InspectLoader):
 
 def custom_parts(values: Any) -> set[str]:
     """References to custom parts in plain values (of a config, or of a snapshot)."""
-    if isinstance(values, str):
-        return {values} if is_custom(values) else set()
-    items = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
-    return set().union(*map(custom_parts, items))
+    return {text for text in _texts(values) if is_custom(text)}
 
 
 def _pinned_names(values: Any) -> set[str]:
-    return {path for path in (part.rpartition(":")[0] for part in custom_parts(values)) if _PINNED.fullmatch(path)}
+    """Names of the pinned files and tables that plain values refer to."""
+    names = {Path(text.rpartition(":")[0] if is_file_reference(text) else text).name for text in _texts(values)}
+    return {name for name in names if _PINNED.fullmatch(name)}
+
+
+def _texts(values: Any) -> Iterator[str]:
+    """All texts in plain values."""
+    if isinstance(values, str):
+        yield values
+    items = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
+    for item in items:
+        yield from _texts(item)
 
 
 def _digest(text: str) -> str:

@@ -14,8 +14,9 @@ from functools import partial
 import numpy as np
 
 from finrl_pod.data import price_features
+from finrl_pod.data.feature_tables import table_values
 from finrl_pod.data.price_features import turbulence
-from finrl_pod.errors import FeatureError
+from finrl_pod.errors import FeatureError, closest_name, listed
 from finrl_pod.types import PANEL_COLUMNS, Floats, Panel
 from finrl_pod.user_files import check_name, closest_part, custom_object, error_text, stdout_to_stderr, unpinned
 
@@ -27,11 +28,16 @@ _INPUTS = (*PANEL_COLUMNS, _BENCHMARK, _SECTORS)
 
 @dataclass(frozen=True)
 class Feature:
-    """A registered feature. needs: the panel columns it reads, possibly "benchmark" or "sectors"."""
+    """A registered feature, or a column of a table.
+
+    needs: the panel columns it reads, possibly "benchmark" or "sectors". is_optional: where it is undefined, agents
+    still decide, and see 0.
+    """
 
     name: str
     needs: tuple[str, ...]
     function: FeatureFunction
+    is_optional: bool = False
 
 
 _FEATURES: dict[str, Feature] = {}
@@ -68,8 +74,17 @@ def names() -> tuple[str, ...]:
 
 
 def available(panel: Panel) -> tuple[str, ...]:
-    """Names of the registered features whose columns the panel has."""
-    return tuple(name for name, feature in _FEATURES.items() if not _missing(feature, panel))
+    """Names of the registered features whose columns the panel has, and of the columns of its tables."""
+    return (*(name for name, feature in _FEATURES.items() if not _missing(feature, panel)), *table_features(panel))
+
+
+def table_features(panel: Panel) -> dict[str, Feature]:
+    """Features of the tables of a panel, by name: the column "level" of the table "macro" is "macro.level"."""
+    return {
+        name: Feature(name, (), partial(table_values, table, i), is_optional=True)
+        for table in panel.tables
+        for i, name in enumerate(f"{table.name}.{column}" for column in table.columns)
+    }
 
 
 def lookup(name: str) -> Feature:
@@ -81,7 +96,11 @@ def lookup(name: str) -> Feature:
         return _FEATURES[name]
     if (function := custom_object(name, f"the feature {name}")) is not None:
         return own_feature(name, function)
-    raise FeatureError(f"unknown feature {name!r}; {closest_part('features', name, _FEATURES)}")
+    hint = closest_part("features", name, _FEATURES)
+    if "." in name:
+        table = name.partition(".")[0]
+        hint = f'a column of {table}.csv needs features.tables = [{{file = "{table}.csv", max_age_days = 45}}]'
+    raise FeatureError(f"unknown feature {name!r:.80}; {hint}")
 
 
 def own_feature(name: str, function: object) -> Feature:
@@ -108,10 +127,17 @@ def own_feature(name: str, function: object) -> Feature:
 
 
 def check(panel: Panel, names: Iterable[str]) -> tuple[Feature, ...]:
-    """Look up `names`, in order. Raises FeatureError for unknown names, duplicates and missing columns."""
+    """Look up `names`, in order; also those of tables of the panel.
+
+    Raises FeatureError for unknown names, duplicates, missing columns and a registered feature with the name of a
+    column of a table.
+    """
     features: list[Feature] = []
+    columns = table_features(panel)
     for name in names:
-        feature = lookup(name)
+        if name in columns and name in _FEATURES:
+            raise FeatureError(f"feature {name!r} is registered, and a column of a table; rename one of them")
+        feature = columns[name] if name in columns else _known_feature(name, panel)
         if feature.name in [checked_feature.name for checked_feature in features]:
             raise FeatureError(f"feature {name!r} is listed twice; list it once")
         if missing := _missing(feature, panel):
@@ -121,6 +147,19 @@ def check(panel: Panel, names: Iterable[str]) -> tuple[Feature, ...]:
             )
         features.append(feature)
     return tuple(features)
+
+
+def _known_feature(name: str, panel: Panel) -> Feature:
+    """Look up a feature of no table of the panel. Raises FeatureError as `lookup`, with the columns of its table."""
+    for table in panel.tables:
+        if name.startswith(f"{table.name}.") and name not in _FEATURES:
+            column = name.removeprefix(f"{table.name}.")
+            close = closest_name(column, table.columns)
+            hint = f"did you mean {table.name}.{close}?" if close else f"it has {listed(table.columns)}"
+            raise FeatureError(
+                f"unknown feature {name!r:.80}: the table {table.name} has no column {column!r:.80}; {hint}"
+            )
+    return lookup(name)
 
 
 def compute(panel: Panel, names: Iterable[str]) -> Floats:

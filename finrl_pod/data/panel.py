@@ -100,6 +100,7 @@ def make_panel(
         source=source,
         flaws=tuple(flaws),
         cash_rates=cash_rates,
+        tables=(),
         **values,
     )
     return _check_panel(panel, locate)

@@ -338,6 +338,7 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
             source=manifest.source,
             flaws=manifest.flaws,
             cash_rates=(),
+            tables=(),
             **values,
         )
     except (pa.ArrowException, KeyError, ValueError) as error:

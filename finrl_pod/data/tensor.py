@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from finrl_pod.data.blocks import over_columns, row_blocks
-from finrl_pod.data.features import check, compute_one
+from finrl_pod.data.features import Feature, check, compute_one
 from finrl_pod.data.price_features import over_own_bars
 from finrl_pod.data.price_features import turbulence as compute_turbulence
 from finrl_pod.errors import DataError, FeatureError, UndefinedFeatureError
@@ -46,7 +46,7 @@ def build_market(
     A ticker is `fillable` at t if it has a bar at t and at the bar of the fill; `fillable` depends on the next bar and
     is for filling only, policies use `tradable`. `delisted` is True from the last bar of a ticker on, unless that is
     the last bar of the panel. A ticker that is no member of the universe is not tradable; one that leaves is delisted.
-    `first` is the first bar at which one tradable ticker has all features defined.
+    `first` is the first bar at which one tradable ticker has all features defined, but for those of tables.
 
     Raises FeatureError for features that cannot be computed (see `features.compute`), are never all defined, or differ
     from the normaliser's; DataError for an unknown fill rule or a panel of fewer than three bars.
@@ -59,7 +59,8 @@ def build_market(
     names = tuple(feature_names)
     if isinstance(fit, Normaliser) and fit.feature_names != names:
         raise FeatureError(f"the normaliser was fitted for {fit.feature_names}, not for {names}; fit it again")
-    raw, features, normaliser = _normalise_features(panel, names, fit)
+    checked_features = check(panel, names)
+    raw, features, normaliser = _normalise_features(panel, checked_features, fit)
     if panel.tradable.all():  # the array of the panel: it is as large as a few features
         close = np.require(panel.close, np.float64, ("C", "W"))
     else:
@@ -85,7 +86,7 @@ def build_market(
         feature_names=names,
         normaliser=normaliser,
         fill_rule=fill,
-        first=_first_defined_bar(raw, investable, names),
+        first=_first_defined_bar(raw, investable, checked_features),
         steps=bars - 2 if fill == "next" else bars - 1,
         turbulence=torch.from_numpy(compute_turbulence(panel)) if turbulence or "turbulence" in names else None,
         fill_volume=None if volumes is None else _tensor(volumes),
@@ -102,14 +103,14 @@ def _tensor(values: NDArray[Any]) -> Tensor:
 
 
 def _normalise_features(
-    panel: Panel, names: tuple[str, ...], fit: tuple[int, int] | Normaliser
+    panel: Panel, features: tuple[Feature, ...], fit: tuple[int, int] | Normaliser
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], Normaliser]:
     """Raw and normalised features [T, N, F] and the normaliser, one feature at a time to save memory.
 
     They are stored one after another first: written into [T, N, F] one by one, each would write to every page again.
     """
-    features = check(panel, names)
     investable = panel.investable
+    names = tuple(feature.name for feature in features)
     shape = (*panel.close.shape, len(names))
     columns = new_table((len(names), *panel.close.shape))
     means: list[float] = []
@@ -119,7 +120,7 @@ def _normalise_features(
         if panel.members is not None:
             values[~investable] = np.nan
         if not isinstance(fit, Normaliser):
-            feature_normaliser = fit_normaliser(values[..., None], investable, *fit, (names[i],))
+            feature_normaliser = _fit_feature(values, investable, fit, feature)
             means += feature_normaliser.mean
             stds += feature_normaliser.std
         columns[i] = values
@@ -135,6 +136,16 @@ def _normalise_features(
         scaled_features[rows] = normalise(block.astype(np.float64), normaliser)
         release_mapped_pages()
     return raw, scaled_features, normaliser
+
+
+def _fit_feature(values: Floats, investable: Bools, fit: tuple[int, int], feature: Feature) -> Normaliser:
+    """The normaliser of a feature [T, N]; the identity for an optional one without a value on the bars `fit`."""
+    try:
+        return fit_normaliser(values[..., None], investable, *fit, (feature.name,))
+    except UndefinedFeatureError:
+        if not feature.is_optional:
+            raise
+        return Normaliser((feature.name,), (0.0,), (1.0,))
 
 
 def with_extra_feature(market: MarketTensor, name: str, values: Floats, fit: tuple[int, int]) -> MarketTensor:
@@ -232,14 +243,16 @@ def _dividends(dividend: Floats, delisted: Bools) -> Floats:
     return payments
 
 
-def _first_defined_bar(raw: NDArray[np.float32], tradable: Bools, names: tuple[str, ...]) -> int:
-    """First bar at which a tradable ticker has all features defined."""
+def _first_defined_bar(raw: NDArray[np.float32], tradable: Bools, features: tuple[Feature, ...]) -> int:
+    """First bar at which a tradable ticker has all features defined that are not optional."""
+    optional = np.array([feature.is_optional for feature in features], dtype=bool)
     for rows in row_blocks(raw.shape):
-        ready: Bools = np.any(tradable[rows] & np.isfinite(raw[rows]).all(axis=-1), axis=-1)
+        ready: Bools = np.any(tradable[rows] & (np.isfinite(raw[rows]) | optional).all(axis=-1), axis=-1)
         if ready.any():
             return int(rows.start) + int(ready.argmax())
+    names = ", ".join(feature.name for feature in features if not feature.is_optional)
     raise UndefinedFeatureError(
-        f"the features {', '.join(names) or '(none)'} are never defined together in {len(raw)} bars; "
+        f"the features {names or '(none)'} are never defined together in {len(raw)} bars; "
         "use more bars or features with shorter windows"
     )
 

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
@@ -51,6 +51,7 @@ __all__ = [
     "PPOConfig",
     "RunConfig",
     "SplitConfig",
+    "TableConfig",
     "TournamentConfig",
     "describe_setting",
     "load",
@@ -91,6 +92,16 @@ BUILT_IN_SPLITS: Mapping[str, SplitConfig] = {
 
 
 @dataclass(frozen=True)
+class TableConfig:
+    """A table of values of the user, an item of features.tables. See `finrl_pod.data.feature_tables`."""
+
+    PINNED_FIELDS: ClassVar[tuple[str, ...]] = ("file",)  # a run keeps their files, see `finrl_pod.user_files`
+
+    file: str = setting("", "CSV file with known_at, perhaps symbol and period, and columns of values")
+    max_age_days: float = setting(0.0, "days after which a value is too old to be used; 0: never", at_least(0))
+
+
+@dataclass(frozen=True)
 class FeatureConfig:
     """Observed features."""
 
@@ -110,7 +121,12 @@ class FeatureConfig:
             "market_return_21",
             "breadth_50",
         ),
-        "registered features, in order",
+        "registered features and columns of tables, in order",
+    )
+    tables: tuple[TableConfig, ...] = setting(
+        (),
+        'tables of your own, such as [{file = "macro.csv", max_age_days = 45}], whose columns are features named '
+        "macro.COLUMN; see docs/tutorials/tables.md",
     )
 
 

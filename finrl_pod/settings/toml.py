@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 MAX_ITEMS_PER_LINE = 4
+LISTS_OF_SECTIONS = ("cohorts", "groups", "strategies")  # written as sections of their own
 NAMES_OF_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes"}
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")  # 1.000: one, or a thousand as written in Europe
 
@@ -188,7 +189,7 @@ def record_lines(record: Any, names: Container[str] | None = None) -> Iterator[s
         if (
             (names is not None and item.name not in names)
             or dataclasses.is_dataclass(value)
-            or (item.type.startswith("tuple[") and "Config" in item.type)  # a list of tables
+            or item.name in LISTS_OF_SECTIONS
         ):
             continue
         comment = item.comment + (f" ({' | '.join(item.choices)})" if len(item.choices) > 1 else "")
@@ -213,4 +214,7 @@ def value_text(value: object) -> str:
         if len(items) > MAX_ITEMS_PER_LINE:
             return "[\n" + "".join(f"  {item},\n" for item in items) + "]"
         return f"[{', '.join(items)}]"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = [f"{name} = {value_text(item)}" for name, item in vars(value).items()]
+        return f"{{{', '.join(items)}}}"
     raise TypeError(f"no TOML for {type(value).__name__}")

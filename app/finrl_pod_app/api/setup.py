@@ -12,6 +12,7 @@ from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.policy import Model, ModelStrategy, PolicyStrategy
 
+from finrl_pod.data.feature_tables import with_tables
 from finrl_pod.data.splits import REWARD_LAG, Span, Splits, make_splits
 from finrl_pod.data.tensor import to_device
 from finrl_pod.display import table_html
@@ -127,7 +128,7 @@ def prepare(config: RunConfig | None = None, device: str = "auto", *, panel: Pan
     """
     config = RunConfig() if config is None else parse(dataclasses.asdict(config), "the config")  # checks types
     config = with_effective_settings(pinned(config))[0]
-    panel = load_panel(config) if panel is None else panel
+    panel = load_panel(config) if panel is None else with_tables(panel, config.features.tables)
     check_prices(config.environment, panel)
     splits = make_splits(panel.times, config.splits)
     market = make_market(panel, config, splits)

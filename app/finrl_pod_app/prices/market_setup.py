@@ -11,9 +11,10 @@ from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.base_portfolios import with_base
 
+from finrl_pod.data.features import table_features
 from finrl_pod.data.splits import REWARD_LAG, Splits
 from finrl_pod.data.tensor import build_market, to_device
-from finrl_pod.errors import ConfigError
+from finrl_pod.errors import ConfigError, UndefinedFeatureError
 from finrl_pod.memory import release_mapped_pages
 from finrl_pod.rl.algorithms.closed_form import solved_weights
 from finrl_pod.rl.algorithms.factory import validate as validate_agent
@@ -27,7 +28,10 @@ from finrl_pod.types import MarketTensor, Panel, Tensor
 
 
 def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor:
-    """Return the market of a panel, its features normalised by statistics of the training split only."""
+    """Return the market of a panel, its features normalised by statistics of the training split only.
+
+    Raises FeatureError as `build_market`, and for a feature of a table without a value on the training split.
+    """
     environment = config.environment
     market = build_market(
         panel,
@@ -36,6 +40,14 @@ def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor
         environment.fill,
         turbulence=environment.turbulence_limit > 0,
     )
+    columns = table_features(panel)
+    for i, name in enumerate(config.features.names):
+        raw = market.raw_features[splits.train.first : splits.train.last + 1, :, i]
+        if name in columns and not raw.isfinite().any():
+            raise UndefinedFeatureError(
+                f"feature {name!r} has no value on the training bars: train on later ones, raise max_age_days of its "
+                "table, or drop it"
+            )
     return with_base(market, panel, config.mandate)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.dates import first_moment, last_moment
+from finrl_pod.data.feature_tables import with_tables
 from finrl_pod.data.panel import between, select
 from finrl_pod.data.side_tables import Dividends, read_actions, read_membership, with_actions, with_membership
 from finrl_pod.data.sources.bounded import ReadLimits, read_bounded
@@ -28,14 +29,14 @@ from finrl_pod_app.setup.presets import propose_splits
 
 
 def load_panel(config: RunConfig) -> Panel:
-    """The panel of a config with its selection of symbols.
+    """The panel of a config with its selection of symbols and its tables.
 
     Raises ConfigError for whole shares or costs per share on adjusted prices, unless the config allows them, and for
-    spreads from data that lack them.
+    spreads from data that lack them; as `with_tables` for its tables.
     """
     panel = select(Store().load(config.data.name), config.data.symbols)
     check_prices(config.environment, panel)
-    return panel
+    return with_tables(panel, config.features.tables)
 
 
 def check_prices(rules: EnvironmentConfig, panel: Panel) -> None:

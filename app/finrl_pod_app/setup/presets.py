@@ -169,8 +169,8 @@ def fitting_features(names: Sequence[str], panel: Manifest) -> tuple[str, ...]:
 
 
 def _window(name: str) -> int:
-    """Bars that a built-in feature looks back, from its name; 0 for a custom one."""
-    if ":" in name:
+    """Bars that a built-in feature looks back, from its name; 0 for a custom one and for one of a table."""
+    if ":" in name or "." in name:
         return 0
     named = (bars for start, bars in UNNAMED_WINDOWS.items() if name.startswith(start))
     return next(named, max(map(int, re.findall(r"\d+", name)), default=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import warnings
 import zlib
@@ -71,8 +72,7 @@ def read_table(path: Path) -> tuple[pd.DataFrame, Origin]:
         raise DataError(f"{path} must end in .csv, .csv.gz, .txt or .parquet")
     if name.endswith((".parquet", ".pq")):
         return _read_parquet(path), Origin(path.name, "row", 1)
-    cells, first_line = _read_csv(path)
-    return cells, Origin(path.name, "line", first_line)
+    return read_csv(path, path.name)
 
 
 def table_of_frame(frame: pd.DataFrame) -> tuple[pd.DataFrame, Origin]:
@@ -150,55 +150,59 @@ def long_of_levels(
     return pd.concat(tables, ignore_index=True), np.concatenate(rows), tuple(empty)
 
 
-def _read_csv(path: Path) -> tuple[pd.DataFrame, int]:
-    """(cells as text, so that errors can quote them; line of the first one). Blank lines keep their numbers."""
+def read_csv(source: Path | bytes, file: str) -> tuple[pd.DataFrame, Origin]:
+    """(cells as text, so that errors can quote them; their origin) of a CSV file or its contents.
+
+    file: its name, for messages. Blank lines keep their numbers. Raises DataError for what is not a regular table.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            header = _csv(path, header=None, nrows=1)
+            header = _csv(source, header=None, nrows=1)
             separator = ","
             skip = int(str(header.iat[0, 0]).lower().startswith("sep="))  # of Excel: not a line of the table
             if skip:
                 separator = str(header.iat[0, 0]).strip()[len("sep=") :] or ","
-                header = _csv(path, header=None, nrows=1, sep=separator, skiprows=skip)
+                header = _csv(source, header=None, nrows=1, sep=separator, skiprows=skip)
             elif header.shape[1] == 1:  # spreadsheets use them where a comma separates decimals
                 separator = next((mark for mark in OTHER_SEPARATORS if mark in str(header.iat[0, 0])), ",")
-                header = _csv(path, header=None, nrows=1, sep=separator)
+                header = _csv(source, header=None, nrows=1, sep=separator)
             names = [str(name).strip() for name in header.iloc[0]]
             first_line = skip + 2
-            levels = _level_rows(path, names, separator, skip)
+            levels = _level_rows(source, names, separator, skip)
             if levels is None:
                 names = [INDEX_NAME, *names[1:]] if names and not names[0] and len(names) > 1 else names
-                check_names(names, path.name)
-                table = _csv(path, sep=separator, header=0, names=names, skiprows=skip)
+                check_names(names, file)
+                table = _csv(source, sep=separator, header=0, names=names, skiprows=skip)
             else:
-                table = _csv(path, sep=separator, header=None, skiprows=skip + levels)
-                head = _csv(path, sep=separator, header=None, nrows=2, skiprows=skip)
+                table = _csv(source, sep=separator, header=None, skiprows=skip + levels)
+                head = _csv(source, sep=separator, header=None, nrows=2, skiprows=skip)
                 first, second = head.iloc[0], head.iloc[1]
                 columns = [("time", ""), *zip(first[1:], second[1:], strict=True)]
                 table = table.set_axis(pd.MultiIndex.from_tuples(columns), axis=1)
                 first_line = skip + levels + 1
     except pd.errors.ParserWarning:
-        raise DataError(f"{path.name} is not a regular table: lines have more cells than its header") from None
+        raise DataError(f"{file} is not a regular table: lines have more cells than its header") from None
     except pd.errors.EmptyDataError:
-        raise DataError(f"{path.name} is empty: it needs a header and at least one line of prices") from None
+        raise DataError(f"{file} is empty: it needs a header and at least one line") from None
     except pd.errors.ParserError as error:
         if "out of memory" in str(error):
             raise MemoryError(str(error)) from None
-        raise DataError(f"{path.name} is not a regular table: {str(error).strip().splitlines()[-1]}") from None
+        raise DataError(f"{file} is not a regular table: {str(error).strip().splitlines()[-1]}") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path.name} is not UTF-8 text, at byte {error.start}: save it as UTF-8") from None
+        raise DataError(f"{file} is not UTF-8 text, at byte {error.start}: save it as UTF-8") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        location = source if isinstance(source, Path) else file
+        raise DataError(f"cannot read {location}: {getattr(error, 'strerror', None) or error}") from None
     filled = np.flatnonzero((table != "").any(axis=1))
-    return table.iloc[: int(filled[-1]) + 1 if filled.size else 0], first_line
+    return table.iloc[: int(filled[-1]) + 1 if filled.size else 0], Origin(file, "line", first_line)
 
 
-def _level_rows(path: Path, names: Sequence[str], separator: str, skip: int) -> int | None:
+def _level_rows(source: Path | bytes, names: Sequence[str], separator: str, skip: int) -> int | None:
     """Number of header lines of a table with two levels of names, as pandas writes them; None for a single header."""
     if names[0].lower() not in _LEVEL_NAMES or len(names) < 2:
         return None
-    head = _csv(path, header=None, nrows=3, sep=separator, skiprows=skip).apply(lambda c: c.str.strip())
+    head = _csv(source, header=None, nrows=3, sep=separator, skiprows=skip).apply(lambda c: c.str.strip())
     if len(head) < 3 or head.iat[1, 0].lower() not in _LEVEL_NAMES:
         return None
     fields = [set(head.iloc[k, 1:].str.lower()) <= {*_FIELDS, *ACTIONS} for k in (0, 1)]
@@ -207,9 +211,9 @@ def _level_rows(path: Path, names: Sequence[str], separator: str, skip: int) -> 
     return 3 if (head.iloc[2, 1:] == "").all() else 2
 
 
-def _csv(path: Path, **options: Any) -> pd.DataFrame:
+def _csv(source: Path | bytes, **options: Any) -> pd.DataFrame:
     table: pd.DataFrame = pd.read_csv(
-        path,
+        io.BytesIO(source) if isinstance(source, bytes) else source,
         dtype=str,
         keep_default_na=False,
         skip_blank_lines=False,
