@@ -171,7 +171,7 @@ def test_text_from_files_is_escaped(page_data: Path) -> None:
     store.close()
     app = draw("paper")
     assert not app.exception
-    app.session_state["sections"] = "Log"
+    app.session_state["view"] = "Log"
     app.run()
     assert not app.exception
     texts = [element.value for kind in (app.markdown, app.caption, app.warning, app.error) for element in kind]

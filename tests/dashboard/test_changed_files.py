@@ -63,7 +63,7 @@ def test_figures_of_a_run_follow_its_curves(run: Path, visit: Callable[..., Any]
 @pytest.mark.parametrize("view", ["Allocation", "Profit"])
 def test_other_views_of_a_run_follow_its_files(view: str, run: Path, visit: Callable[..., Any]) -> None:
     app = visit("run", run.parent, name="mine")
-    app = app.segmented_control(key="run: view of mine").set_value(view).run()
+    app = app.segmented_control(key="view").set_value(view).run()
     before = figures(app)
     assert before
     if view == "Allocation":
@@ -78,7 +78,7 @@ def test_other_views_of_a_run_follow_its_files(view: str, run: Path, visit: Call
 
 def test_figures_of_a_training_follow_its_generations(run: Path, visit: Callable[..., Any]) -> None:
     app = visit("run", run.parent, name="mine")
-    app = app.segmented_control(key="run: view of mine").set_value("Training").run()
+    app = app.segmented_control(key="view").set_value("Training").run()
     _, curve, scores, lineage, *_ = before = figures(app)  # after the histogram of the verdict
     assert figures(again(app)) == before
     newest = sorted((run / "metrics").glob("*.json"))[-1]
@@ -98,7 +98,7 @@ def test_figures_of_a_training_follow_its_generations(run: Path, visit: Callable
 
 def test_the_base_portfolio_follows_the_report(run: Path, visit: Callable[..., Any]) -> None:
     app = visit("run", run.parent, name="mine")
-    app = app.segmented_control(key="run: view of mine").set_value("Training").run()
+    app = app.segmented_control(key="view").set_value("Training").run()
     before = figures(app)
     report = json.loads((run / "report.json").read_text())
     report["base_score"] += 0.5

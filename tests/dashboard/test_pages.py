@@ -117,15 +117,15 @@ def test_comparison_follows_the_cost_slider(visit: Callable[..., Any], finished:
 )
 def test_views_of_a_comparison(view: str, visit: Callable[..., Any], finished: Path) -> None:
     app = visit("compare", finished.parent)
-    app.segmented_control(key="compare: view").set_value(view).run()
+    app.segmented_control(key="view").set_value(view).run()
     assert not app.exception
     assert not app.error
 
 
 def test_strategy_errors_are_shown(visit: Callable[..., Any], finished: Path) -> None:
     app = visit("compare", finished.parent)
-    app.multiselect(key="compare: runs").set_value([]).run()
-    app.selectbox(key="compare: data").set_value("other").run()  # a panel without an index
+    app.multiselect(key="run").set_value([]).run()
+    app.selectbox(key="prices").set_value("other").run()  # a panel without an index
     assert not app.exception
     assert any("index" in error.value for error in app.error)
     assert list(app.dataframe[0].value["strategy"]) == ["equal weight"]
@@ -134,8 +134,8 @@ def test_strategy_errors_are_shown(visit: Callable[..., Any], finished: Path) ->
 @pytest.mark.parametrize("view", ["Prices", "Availability of bars", "Correlations"])
 def test_views_of_the_data(view: str, visit: Callable[..., Any], tmp_path: Path) -> None:
     app = visit("data", tmp_path)
-    app.selectbox(key="data: panel").set_value("main").run()
-    app.segmented_control(key="data: view").set_value(view).run()
+    app.selectbox(key="panel").set_value("main").run()
+    app.segmented_control(key="view").set_value(view).run()
     assert not app.exception
     assert not app.error
 
@@ -170,7 +170,7 @@ def test_run_shows_the_paragraph_of_its_verdict(visit: Callable[..., Any], finis
     lines = verdict_paragraph(read_report(finished))
     assert "its base" in lines[0]
     app = visit("run", finished.parent, name="mine")
-    app.segmented_control(key="run: view of mine").set_value("Mandate").run()
+    app.segmented_control(key="view").set_value("Mandate").run()
     assert not app.exception
     tables = [list(table.value.columns) for table in app.table]
     assert ["Against mandate at tilt zero", "Value", "90% interval", "Definition"] in tables
@@ -191,7 +191,7 @@ def test_form_rejects_unknown_settings(visit: Callable[..., Any], tmp_path: Path
 
 def test_training_of_a_finished_run(visit: Callable[..., Any], finished: Path) -> None:
     app = visit("run", finished.parent, name="mine")
-    app.segmented_control(key="run: view of mine").set_value("Training").run()
+    app.segmented_control(key="view").set_value("Training").run()
     assert not app.exception
     leaderboard = app.dataframe[0].value
     assert leaderboard["score"].is_monotonic_decreasing

@@ -35,7 +35,7 @@ def accounts(tmp_path: Path) -> Path:
 
 def test_an_account_is_chosen_by_its_name(accounts: Path, visit: Callable[..., Any]) -> None:
     app = visit("paper", accounts, account="runs/paper/old")
-    choice = app.selectbox(key="paper: account")
+    choice = app.selectbox(key="account")
     assert choice.options == ["runs/paper/new", "runs/paper/old"]
     assert choice.value == "runs/paper/old"
     assert "old/journal" in texts(app)

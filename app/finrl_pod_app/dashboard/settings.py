@@ -54,6 +54,10 @@ class Settings:
         newest = sorted(journals - {default}, key=lambda path: (-path.stat().st_mtime, str(path)))
         return (default, *newest) if default.is_file() else tuple(newest)
 
+    def accounts(self) -> dict[str, Path]:
+        """The journals by the name of their account."""
+        return {self.account_name(path): path for path in self.find_journals()}
+
     def account_name(self, journal: Path) -> str:
         """The folder of a journal: from the working directory, else from the parent of the runs, else absolute."""
         folder = (journal.parent if journal.name == JOURNAL_NAME else journal).resolve()

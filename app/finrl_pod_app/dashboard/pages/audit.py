@@ -8,6 +8,7 @@ import streamlit as st
 
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.address import BOUND, default_to
 from finrl_pod_app.dashboard.pages.widgets import damaged_note, runs_with_champion, show_text_table
 from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.dashboard.settings import Settings
@@ -28,18 +29,21 @@ def render(settings: Settings) -> None:
     )
     damaged_note(settings)
     champions = runs_with_champion(settings)
-    kind = st.segmented_control("Audit of", [CHAMPION, STRATEGY], default=CHAMPION, required=True)
+    kind = st.segmented_control(
+        "Audit of", [CHAMPION, STRATEGY], default=CHAMPION, required=True, key="kind", bind=BOUND
+    )
     if kind == CHAMPION:
         if not champions:
             st.info("No runs yet. Start the demo run on the overview page.")
             return
-        requested_run = st.query_params.get("run")
-        index = list(champions).index(requested_run) if requested_run in champions else 0
-        target: runs.RunFiles | str = champions[st.selectbox("Run", list(champions), index=index, key="audit: run")]
+        newest = next(iter(champions))
+        default_to("run", newest, champions)
+        name = st.selectbox("Run", list(champions), index=None, required=True, key="run", bind=BOUND)
+        target: runs.RunFiles | str = champions[name or newest]
     else:
         from finrl_pod_app.dashboard.queries.comparison import STRATEGIES
 
-        target = st.selectbox("Strategy", STRATEGIES, format_func=display_name)
+        target = st.selectbox("Strategy", STRATEGIES, format_func=display_name, key="strategy", bind=BOUND)
     label = theme.escape_markdown(target if isinstance(target, str) else target.name)
     # Results are cached until the files of the run change.
     audit_targets = st.session_state.setdefault("audit: requested", set())

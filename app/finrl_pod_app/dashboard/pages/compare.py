@@ -17,11 +17,13 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import accounts as figures
 from finrl_pod_app.dashboard.figures.accounts import Styles
 from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.address import BOUND, default_to, follow_default
 from finrl_pod_app.dashboard.pages.columns import benchmark_columns, definition, metric_columns
 from finrl_pod_app.dashboard.pages.result_views import BAR_HEIGHT, show_rules
 from finrl_pod_app.dashboard.pages.widgets import (
     damaged_note,
     error_messages,
+    newest_result,
     runs_with_champion,
     show_errors,
     show_figure,
@@ -54,14 +56,16 @@ def render(settings: Settings) -> None:
     st.title("Backtest and compare")
     damaged_note(settings)
     by_name = runs_with_champion(settings)
-    requested_names = [name for name in st.query_params.get_all("run") if name in by_name]
+    newest = newest_result(settings)
+    if newest is not None and "prices" not in st.query_params:
+        default_to("run", [newest.name], by_name)
     first, second = st.columns(2)
     run_names = first.multiselect(
         "Champions of runs",
         list(by_name),
-        default=requested_names or [name for name, run in by_name.items() if run.has(runs.VERDICT)][:1],
         placeholder="none",
-        key="compare: runs",
+        key="run",
+        bind=BOUND,
     )
     strategies = second.multiselect(
         "Strategies and baselines",
@@ -69,11 +73,11 @@ def render(settings: Settings) -> None:
         default=DEFAULT_STRATEGIES,
         format_func=display_name,
         help=f"{display_name(', '.join(SLOW_STRATEGIES))} optimise at every rebalancing and take some seconds.",
-        key="compare: strategies",
+        key="strategy",
+        bind=BOUND,
     )
     champions = [by_name[name] for name in run_names]
     period = _choose_period(champions)
-    st.query_params["run"] = run_names
     if not run_names and not strategies:
         st.info("Choose a run or a strategy.")
         return
@@ -122,7 +126,9 @@ def _choose_period(champions: Sequence[runs.RunFiles]) -> Period:
     default = RunConfig()
     if base is None:
         panels = {manifest.name: manifest for manifest in cached.catalogue() if not manifest.fault}
-        name = columns[0].selectbox("Prices", list(panels), key="compare: data")
+        default_to("prices", next(iter(panels)), panels)
+        name = columns[0].selectbox("Prices", list(panels), index=None, required=True, key="prices", bind=BOUND)
+        name = name or next(iter(panels))
         data = None if name == default.data.name else name
         test = default.splits.test if data is None else (panels[name].start[:10], panels[name].end[:10])
     else:
@@ -130,9 +136,10 @@ def _choose_period(champions: Sequence[runs.RunFiles]) -> Period:
         config = cached.config(base)
         columns[0].text_input("Prices", config.data.name, disabled=True, help="Prices and rules of the first run.")
         test = config.splits.test
-    scope = base.name if base else data
-    first = columns[1].date_input("From", date.fromisoformat(test[0]), MIN_DATE, key=f"from {scope}").isoformat()
-    last = columns[2].date_input("To", date.fromisoformat(test[1]), MIN_DATE, key=f"to {scope}").isoformat()
+    for key, day in zip(("from", "to"), test, strict=True):
+        follow_default(key, tuple(test), date.fromisoformat(day))
+    first = columns[1].date_input("From", date.fromisoformat(test[0]), MIN_DATE, key="from", bind=BOUND).isoformat()
+    last = columns[2].date_input("To", date.fromisoformat(test[1]), MIN_DATE, key="to", bind=BOUND).isoformat()
     in_sample = [run.name for run in champions if first < cached.config(run).splits.test[0]]
     if in_sample:
         columns[3].warning(
@@ -204,6 +211,7 @@ def _show_comparison(decisions: Mapping[str, DecisionTable], styles: Mapping[str
     """Draw the slider of the cost and the views that depend on it, as a fragment of the page."""
     environment = next(iter(decisions.values())).inputs.config.environment
     own = environment.cost_bps
+    follow_default("cost", own, own)
     cost = st.slider(
         "Transaction cost, basis points",
         0.0,
@@ -211,7 +219,8 @@ def _show_comparison(decisions: Mapping[str, DecisionTable], styles: Mapping[str
         own,
         1.0,
         help="Applied to the decisions made under the cost of the run, the initial value.",
-        key=f"compare: cost, initially {own}",
+        key="cost",
+        bind=BOUND,
     )
     curves = comparison.account_curves(decisions, cost)
     alt = "Return, risk, ratios, turnover and costs of each strategy under the chosen transaction cost."
@@ -221,7 +230,7 @@ def _show_comparison(decisions: Mapping[str, DecisionTable], styles: Mapping[str
     show_table(table, metric_columns(), "compare: metrics", alt=alt)
     period = _period(curves)
     st.caption(f"Period: {theme.escape_markdown(period)}.")
-    view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key="compare: view")
+    view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key="view", bind=BOUND)
     if view in ("Equity", "Drawdown", "Rolling Sharpe"):
         _show_lines(view, curves, styles, period)
     elif view == "Against the benchmark":
@@ -235,7 +244,7 @@ def _show_comparison(decisions: Mapping[str, DecisionTable], styles: Mapping[str
     elif view == "Trades":
         _show_trades(decisions, cost)
     else:
-        name = st.selectbox("Strategy", list(decisions), format_func=display_name, key="compare: of")
+        name = st.selectbox("Strategy", list(decisions), format_func=display_name, key="of", bind=BOUND)
         _show_strategy(view, name, decisions[name], curves[name], cost)
     _show_exports(decisions, cost)
 
@@ -276,7 +285,7 @@ def _show_lines(view: str, curves: Mapping[str, Curve], styles: Mapping[str, Sty
         return
     first = next(iter(curves))
     label = f"Bootstrap band of {display_name(first)}, confidence intervals of all"
-    with_intervals = st.toggle(label, help=definition("interval"))
+    with_intervals = st.toggle(label, help=definition("interval"), key="intervals", bind=BOUND)
     band = cached.bootstrap_band(curves[first].equity) if with_intervals else None
     figure = charts.growth_figure(curves, band, styles)
     show_figure(figure, f"equity, {period}", alt="Growth of 1 of each strategy.", height=460)
@@ -291,7 +300,7 @@ def _period(curves: Mapping[str, Curve]) -> str:
 
 
 def _show_drawdowns(curves: Mapping[str, Curve]) -> None:
-    name = st.selectbox("Deepest drawdowns of", list(curves), format_func=display_name, key="compare: drawdowns of")
+    name = st.selectbox("Deepest drawdowns of", list(curves), format_func=display_name, key="of", bind=BOUND)
     column = st.column_config
     table = pd.DataFrame(map(dataclasses.asdict, drawdowns(curves[name].times, curves[name].equity)))
     if table.empty:
@@ -325,7 +334,7 @@ def _show_intervals(curves: Mapping[str, Curve]) -> None:
 def _show_trades(decisions: Mapping[str, DecisionTable], cost: float) -> None:
     """Draw the trades of one strategy or of all, latest first."""
     options = [ALL, *decisions] if len(decisions) > 1 else list(decisions)
-    strategy = st.selectbox("Strategy", options, format_func=display_name, key="compare: trades of")
+    strategy = st.selectbox("Strategy", options, format_func=display_name, key="of", bind=BOUND)
     table = pd.concat(
         comparison.trades_of(name, comparison.backtest_of(name, decision_table, cost), decision_table, cost)
         for name, decision_table in decisions.items()
@@ -380,7 +389,7 @@ def _show_benchmark(curves: Mapping[str, Curve], styles: Styles, period: str) ->
     """
     names = list(curves)
     index = next((names.index(name) for name in PREFERRED if name in names), len(names) - 1)
-    base = st.selectbox("Benchmark", names, index=index, format_func=display_name, key="compare: benchmark")
+    base = st.selectbox("Benchmark", names, index=index, format_func=display_name, key="benchmark", bind=BOUND)
     if not comparison.comparable(curves, base):
         st.info("Choose a second strategy over the same period.")
         return

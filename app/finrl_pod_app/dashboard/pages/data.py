@@ -12,6 +12,7 @@ from finrl_pod.types import Panel
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import prices as figures
 from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.address import BOUND
 from finrl_pod_app.dashboard.pages.widgets import error_messages, show_figure, show_table
 from finrl_pod_app.dashboard.queries import prices
 from finrl_pod_app.dashboard.queries.prices import ImportJob, UploadOptions
@@ -51,7 +52,7 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - the interface of every
     with st.expander("Import a CSV or Parquet file", icon=":material/upload_file:"):
         _show_import()
     usable = [manifest.name for manifest in panels if not manifest.fault]
-    name = st.selectbox("Panel", usable, key="data: panel")
+    name = st.selectbox("Panel", usable, key="panel", bind=BOUND)
     views = {
         "Issues": _show_issues,
         "Prices": _show_prices,
@@ -59,7 +60,7 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - the interface of every
         "Correlations": _show_correlations,
         "Features": _show_features,
     }
-    view = st.segmented_control("View", list(views), default="Issues", required=True, key="data: view")
+    view = st.segmented_control("View", list(views), default="Issues", required=True, key="view", bind=BOUND)
     views[view](cached.panel(name, next(manifest.sha256 for manifest in panels if manifest.name == name)))
 
 
@@ -188,7 +189,7 @@ def _show_features(panel: Panel) -> None:
     """Draw the choice of a feature, its information coefficients, returns by quantile, and turnover."""
     names = list(available_features(panel))
     index = names.index(DEFAULT) if DEFAULT in names else 0
-    name = st.selectbox("Feature", names, index=index, key=f"data: feature {panel.name}")
+    name = st.selectbox("Feature", names, index=index, key="feature", bind=BOUND)
     try:
         document = cached.feature_analysis(panel.name, panel.sha256, name)
     except FinrlPodError as error:

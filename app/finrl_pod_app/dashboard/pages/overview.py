@@ -141,7 +141,7 @@ def _show_failures(failed_runs: Sequence[runs.RunFiles]) -> None:
 
 
 def _show_paper_account(settings: Settings) -> None:
-    accounts = {settings.account_name(path): path for path in settings.find_journals() if path.is_file()}
+    accounts = {name: path for name, path in settings.accounts().items() if path.is_file()}
     st.header("Paper account" if len(accounts) < 2 else f"Paper accounts: {len(accounts)}", anchor=False)
     if not accounts:
         st.caption("No paper account yet: `finrl-pod paper demo` trades a simulated month with a fake broker.")

@@ -11,6 +11,7 @@ import streamlit as st
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import paper as figures
 from finrl_pod_app.dashboard.pages import columns, paper_commands
+from finrl_pod_app.dashboard.pages.address import BOUND, default_to
 from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.widgets import PAPER_FIGURES, show_badge, show_equity, show_errors, show_table
 from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_performance, paper_state
@@ -35,15 +36,16 @@ def render(settings: Settings) -> None:
 
 def _choose_account(settings: Settings) -> Path | None:
     """Draw the choice of an account where there are several, and keep it in the address; None if there is none."""
-    accounts = {settings.account_name(path): path for path in settings.find_journals()}
+    accounts = settings.accounts()
     if len(accounts) < 2:
         return next(iter(accounts.values()), None)
-    names = list(accounts)
-    requested_account = st.query_params.get("account")
-    index = names.index(requested_account) if requested_account in names else 0
-    account = st.selectbox("Account", names, index=index, help="One per journal.", key="paper: account")
-    st.query_params["account"] = account
-    return accounts[account]
+    first = next(iter(accounts))
+    default_to("account", first, accounts)
+    help_text = "One per journal."
+    account = st.selectbox(
+        "Account", list(accounts), index=None, required=True, help=help_text, key="account", bind=BOUND
+    )
+    return accounts[account or first]
 
 
 def _show_instructions(path: Path | None) -> None:
@@ -86,7 +88,8 @@ def _show_performance(path: Path) -> None:
         "Log": lambda: _show_log(journal),
     }
     # Only the open tab is drawn: a year of orders need not travel to a browser that shows another one.
-    for tab, draw in zip(st.tabs(list(sections), key="sections", on_change="rerun"), sections.values(), strict=True):
+    tabs = st.tabs(list(sections), key="view", on_change="rerun", bind=BOUND)
+    for tab, draw in zip(tabs, sections.values(), strict=True):
         if tab.open:
             with tab:
                 draw()

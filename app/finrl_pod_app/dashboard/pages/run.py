@@ -18,6 +18,7 @@ from finrl_pod_app.dashboard.actions.run_changes import (
     write_paper_config,
 )
 from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.address import BOUND
 from finrl_pod_app.dashboard.pages.result_views import show_mandate, show_profit, show_verdict
 from finrl_pod_app.dashboard.pages.run_monitor import show_outcome, show_progress, show_training
 from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, choose_run, error_messages, page_of, show_errors
@@ -126,11 +127,11 @@ def _show_views(settings: Settings, run: runs.RunFiles, report: RunReport) -> No
         "Config": partial(_show_config, run),
     }
     names = list(views)
-    views[st.segmented_control("View", names, default=names[0], required=True, key=f"run: view of {run.name}")]()
+    views[st.segmented_control("View", names, default=names[0], required=True, key="view", bind=BOUND)]()
 
 
 def _show_performance(run: runs.RunFiles, report: RunReport) -> None:
-    all_baselines = st.toggle("All baselines", key="run: all baselines")
+    all_baselines = st.toggle("All baselines", key="baselines", bind=BOUND)
     alt = "Growth of 1 of the champion and the baselines on a log scale, and their drawdowns beneath."
     RUN_FIGURES.show(_equity_figure, (run, all_baselines), "equity and drawdown", alt=alt, height=560)
     band = report.test.band

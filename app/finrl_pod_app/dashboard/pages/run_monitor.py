@@ -11,6 +11,7 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.address import BOUND
 from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, error_messages, show_errors, show_figure, show_table
 from finrl_pod_app.dashboard.queries import runs, training
@@ -128,7 +129,7 @@ def show_training(settings: Settings, name: str) -> None:
     RUN_FIGURES.show(_lineage_figure, (run, files, champions), "lineage", alt="Lineage of the agents.", height=height)
     if hyperparameters:
         st.header("Hyperparameters over generations")
-        name = st.selectbox("Hyperparameter", hyperparameters, format_func=_label)
+        name = st.selectbox("Hyperparameter", hyperparameters, format_func=_label, key="hyperparameter", bind=BOUND)
         RUN_FIGURES.show(_drift_figure, (run, files, name), "drift", alt="A hyperparameter over the generations.")
 
 
@@ -147,9 +148,9 @@ def _show_curves(settings: Settings, run: runs.RunFiles, files: training.Generat
     names = [name for name, candidate in by_name.items() if name != run.name and training.generation_files(candidate)]
     choices = st.columns(2)
     metrics = training.metric_names([cached.generation(*file) for file in files])
-    metric = choices[0].selectbox("Learning curve", metrics, format_func=_label)
+    metric = choices[0].selectbox("Learning curve", metrics, format_func=_label, key="curve", bind=BOUND)
     others = choices[1].multiselect(
-        "Other runs", names, max_selections=MAX_OVERLAID, placeholder="none", key="overlaid runs"
+        "Other runs", names, max_selections=MAX_OVERLAID, placeholder="none", key="with", bind=BOUND
     )
     left, right = st.columns(2)
     if not others:

@@ -16,6 +16,7 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.export import escape_formula
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.address import BOUND, default_to
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.queries.paper_state import StatusBadge, Summary
 from finrl_pod_app.dashboard.settings import Settings
@@ -153,25 +154,46 @@ def page_of(name: str) -> Any:
 
 def choose_run(settings: Settings) -> runs.RunFiles | None:
     """Draw the choice of a run, the newest first, and keep it in the address as `name`. None if there are no runs."""
-    all_runs = cached.found_runs(settings)
-    if not all_runs:
+    by_name = {run.name: run for run in cached.found_runs(settings)}
+    if not by_name:
         return None
-    names = [run.name for run in all_runs]
+    newest = next(iter(by_name))
     requested_name = st.query_params.get("name")
-    if requested_name is not None and requested_name not in names:
+    if requested_name is not None and requested_name not in by_name:
         st.warning(
             f"There is no run {theme.escape_markdown(requested_name)}: choose one.", icon=":material/search_off:"
         )
-    index = names.index(requested_name) if requested_name in names else 0
-    name = st.selectbox("Run", names, index=index, help="Latest change first.", key="choice of name")
-    st.query_params["name"] = name
-    return all_runs[names.index(name)]
+    default_to("name", newest, by_name)
+    help_text = "Latest change first."
+    name = st.selectbox("Run", list(by_name), index=None, required=True, help=help_text, key="name", bind=BOUND)
+    return by_name[name or newest]
 
 
 def runs_with_champion(settings: Settings) -> dict[str, runs.RunFiles]:
     """Undamaged runs that have a champion, by name, the newest first."""
     candidates = cached.found_runs(settings)
     return {run.name: run for run in candidates if run.has_champion and not cached.summary(run).error}
+
+
+def newest_result(settings: Settings) -> runs.RunFiles | None:
+    """The newest undamaged run with a verdict and a report; None if there is none."""
+    candidates = (run for run in cached.found_runs(settings) if run.has(runs.VERDICT) and run.has(runs.REPORT))
+    return next((run for run in candidates if not cached.summary(run).error), None)
+
+
+def first_view(page: str, settings: Settings) -> dict[str, str]:
+    """Parameters of the link to a page in the menu: what it shows first, so that its address names it at once."""
+    if page == "paper":
+        accounts = list(settings.accounts())
+        return {"account": accounts[0]} if len(accounts) > 1 else {}
+    if page == "run":
+        newest = next(iter(cached.found_runs(settings)), None)
+        return {} if newest is None else {"name": newest.name}
+    if page == "audit":
+        result = next(iter(runs_with_champion(settings).values()), None)
+    else:
+        result = newest_result(settings) if page == "compare" else None
+    return {} if result is None else {"run": result.name}
 
 
 def damaged_note(settings: Settings) -> None:

@@ -14,7 +14,8 @@ import streamlit as st
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions.access import require_login
-from finrl_pod_app.dashboard.pages.widgets import is_dark
+from finrl_pod_app.dashboard.pages.address import start_page
+from finrl_pod_app.dashboard.pages.widgets import first_view, is_dark
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.dashboard.theme import ICON, LOGO
 
@@ -86,11 +87,12 @@ def main() -> None:
     st.session_state["pages"] = pages  # for links between pages
     warm_up()
     current = st.navigation(list(pages.values()), position="hidden")
+    start_page(current.url_path)
     # The menu of Streamlit with sections is an invalid list for screen readers.
     for section, names in SECTIONS.items():
         st.sidebar.markdown(f"**{section}**")
         for name in names:
-            st.sidebar.page_link(pages[name], width="stretch")
+            st.sidebar.page_link(pages[name], width="stretch", query_params=first_view(name, settings))
     st.html(theme.control_css(dark=is_dark()))
     st.set_page_config(page_title=f"{current.title} · {PRODUCT}", page_icon=ICON, layout="wide")
     current.run()
