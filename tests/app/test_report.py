@@ -193,6 +193,29 @@ def test_page_is_self_contained_and_complete(page: str) -> None:
         assert page.count(f'id="chart-{chart}"') == 1
 
 
+def test_charts_have_names_for_screen_readers(page: str) -> None:
+    frames = re.findall(r'<div class="chart[^>]*>', page)
+    assert len(frames) == page.count('<script type="application/json"')
+    for frame in frames:
+        assert 'role="figure"' in frame
+        assert re.search(r'aria-label="\w[^"]{15,}"', frame), frame
+
+
+def test_over_and_underweights_are_relative_to_the_base() -> None:
+    results = synthetic_results(bars=60)
+    report = synthetic_report(results)
+    weights = report.active_weights
+    assert report.base == "index"  # holds another asset in a real run
+    assert weights is not None
+    difference = (results["champion"].weights - results["index"].weights).mean(0)
+    assert dict(weights.by_asset) == pytest.approx(dict(zip(SYMBOLS, difference, strict=True)))
+    assert list(weights.by_asset.values()) == pytest.approx(sorted(difference, reverse=True))
+    results["index"] = replace(results["index"], symbols=("SP500",), weights=np.ones((60, 1)))
+    weights = synthetic_report(results).active_weights
+    assert weights is not None
+    assert weights.base == "equal_weight"
+
+
 def test_metrics_table_shows_units_and_formatted_values(page: str) -> None:
     strategies = synthetic_document(synthetic_results())["test"]["strategies"]
     rows = Page(page).rows

@@ -13,7 +13,7 @@ import pytest
 from finrl_pod_app.report import charts, contribution, palette
 from finrl_pod_app.report.builder import bootstrap_band
 from finrl_pod_app.report.palette import line_styles
-from finrl_pod_app.report.records import Band, Capacity, CostPoint
+from finrl_pod_app.report.records import ActiveWeights, Band, Capacity, CostPoint
 
 from finrl_pod.display import MAX_POINTS
 from finrl_pod.types import BacktestResult
@@ -114,7 +114,8 @@ def percentage_axes(results: dict[str, BacktestResult]) -> Iterator[Any]:
     ]
     yield charts.drawdown_figure(results).layout.yaxis
     yield charts.equity_figure(results).layout.yaxis2
-    yield charts.active_growth_figure(champion, {"index": results["index"]}).layout.yaxis
+    yield charts.active_growth_figure(champion, results["index"], line_styles(results)["champion"]).layout.yaxis
+    yield charts.active_weights_figure(ActiveWeights(base="index", by_asset={"A": 0.1, "B": -0.1})).layout.xaxis
     yield charts.weights_figure(champion).layout.yaxis
     yield charts.turnover_figure(champion, "#000000").layout.yaxis
     yield charts.costs_figure(results).layout.yaxis
@@ -225,11 +226,20 @@ def test_a_band_does_not_widen_the_axis() -> None:
 def test_active_growth_is_the_ratio_of_both_curves() -> None:
     results = synthetic_results(bars=60)
     champion, index = results["champion"], results["index"]
-    line = charts.active_growth_figure(champion, {"index": index}).data[0]
+    style = line_styles(results)["champion"]
+    line = charts.active_growth_figure(champion, index, style).data[0]
     expected = (champion.equity[-1] / champion.equity[0]) / (index.equity[-1] / index.equity[0]) - 1
     assert (line.y[0], line.y[-1]) == pytest.approx((0.0, expected))
-    assert line.name == "over index"
-    assert line.line.color == line_styles(results)["index"].colour
+    assert line.line.color == style.colour
+
+
+def test_over_and_underweights_are_the_largest_of_each_side() -> None:
+    by_asset = {f"<{i}>": (10 - i) / 1e3 for i in range(31)}
+    bars = charts.active_weights_figure(ActiveWeights(base="index", by_asset=by_asset)).data[0]
+    assert bars.x == pytest.approx([*(i / 1e3 for i in range(10, 0, -1)), *(-i / 1e3 for i in range(11, 21))])
+    assert bars.y[0] == "&lt;0&gt;"
+    assert set(bars.marker.color[:10]) == {charts.GAIN}
+    assert set(bars.marker.color[10:]) == {charts.LOSS}
 
 
 def test_weights_without_leverage_fill_the_axis() -> None:

@@ -91,7 +91,24 @@ def build_report(
         "versions": versions,
         "config_sha256": config.sha256,
     }
-    return records.make_report({**values, **parts})
+    report = records.make_report({**values, **parts})
+    weights = active_weights(report, results)
+    return report if weights is None else report.model_copy(update={"active_weights": weights})
+
+
+def active_weights(report: records.RunReport, results: Mapping[str, BacktestResult]) -> records.ActiveWeights | None:
+    """Mean weights of the subject of the report less those of its base; None without a base that holds the same assets.
+
+    Of an index, the weights of its stocks are unknown: equal weight takes its place.
+    """
+    account = results[report.subject]
+    for base in (report.base, "equal_weight"):
+        if base in results and base != report.subject and results[base].symbols == account.symbols:
+            difference = account.weights.mean(0) - results[base].weights.mean(0)
+            order = np.argsort(-difference, kind="stable")
+            by_asset = {account.symbols[i]: float(difference[i]) for i in order}
+            return records.ActiveWeights(base=base, by_asset=by_asset)
+    return None
 
 
 def leaderboard_rows(leaderboard: Sequence[Score]) -> tuple[records.LeaderboardRow, ...]:

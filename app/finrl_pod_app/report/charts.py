@@ -13,8 +13,8 @@ from finrl_pod.display import dates, decimated, log_ticks
 from finrl_pod.evaluate.metrics import bars_per_year, drawdown, simple_returns
 from finrl_pod.promotion.verdict import Histogram
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
-from finrl_pod_app.report.palette import Style, area_colours, line_styles, report_styles
-from finrl_pod_app.report.records import Band, CostPoint
+from finrl_pod_app.report.palette import Style, area_colours, report_styles
+from finrl_pod_app.report.records import ActiveWeights, Band, CostPoint
 
 if TYPE_CHECKING:
     from finrl_pod.types import BacktestResult, Floats, Times
@@ -31,6 +31,8 @@ PERCENT_TICKS = [
 ]
 AREA_LINE = {"width": 0.5, "color": "rgba(255, 255, 255, 0.6)"}  # between the areas of a stack
 OTHERS_COLOUR, CASH_COLOUR = "#b0b5ba", "rgba(128, 128, 128, 0.25)"
+GAIN, LOSS = "#148acd", "#d55e00"
+WEIGHTS_SHOWN = 10  # over- and underweights each
 SIDE_LEGEND = {"traceorder": "reversed", "y": 1, "yanchor": "top"}  # in the order of the stack
 HISTOGRAM_BINS = 61
 CLIP_QUANTILE = 0.995  # of absolute returns; returns beyond it are counted in the outermost bins
@@ -44,6 +46,7 @@ _AXIS = {
     "zerolinecolor": ZERO_LINE,
     "automargin": True,
 }
+_ZERO_AXIS = {"zeroline": True, "zerolinecolor": ZERO_LINE}
 REPORT_TEMPLATE = {
     "layout": {
         "showlegend": False,
@@ -134,16 +137,43 @@ def drawdown_figure(accounts: Mapping[str, Account], styles: Styles | None = Non
     return figure
 
 
-def active_growth_figure(result: BacktestResult, bases: Mapping[str, BacktestResult]) -> Any:
-    """Growth of a strategy relative to each base, minus one, in the style of the base."""
+def active_growth_figure(result: BacktestResult, base: BacktestResult, style: Style) -> Any:
+    """Growth of a strategy relative to its base, minus one."""
     figure = empty_figure()
-    style_by_name = line_styles(bases)
-    for name, base in bases.items():
-        active = growth(result.equity) / growth(base.equity) - 1
-        label = f"over {html.escape(display_name(name))}"
-        add_line(figure, name, result.times, active, style_by_name[name], "%{y:.2%}", name=label, meta=None)
-    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
-    figure.update_yaxes(tickformatstops=PERCENT_TICKS, zeroline=True, zerolinecolor=ZERO_LINE)
+    active = growth(result.equity) / growth(base.equity) - 1
+    add_line(figure, result.name, result.times, active, style, "%{y:+.2%}", meta=None)
+    figure.update_yaxes(title="growth over the base", tickformatstops=PERCENT_TICKS, **_ZERO_AXIS)
+    return figure
+
+
+def active_weights_figure(weights: ActiveWeights) -> Any:
+    """Over- and underweights as bars, the largest overweight on top; at most `WEIGHTS_SHOWN` at each end."""
+    items = list(weights.by_asset.items())
+    over = [item for item in items if item[1] > 0][:WEIGHTS_SHOWN]
+    under = [item for item in items if item[1] < 0][-WEIGHTS_SHOWN:]
+    return signed_bars_figure(
+        dict([*over, *under]), "weight less weight in the base", "+.2%", {"tickformatstops": PERCENT_TICKS}
+    )
+
+
+def signed_bars_figure(values: Mapping[str, float], title: str, form: str, axis: Mapping[str, object]) -> Any:
+    """Horizontal bars from the top down: blue for gains and overweights, orange for losses and underweights.
+
+    title: title of the axis of values. form: number format of a value. axis: other attributes of its axis.
+    """
+    figure = empty_figure()
+    figure.add_bar(
+        x=list(values.values()),
+        y=[html.escape(name) for name in values],
+        orientation="h",
+        marker_color=[GAIN if value >= 0 else LOSS for value in values.values()],
+        hovertemplate=f"%{{y}}: %{{x:{form}}}<extra></extra>",
+    )
+    # Room between names and bars.
+    figure.update_yaxes(autorange="reversed", type="category", dtick=1, showgrid=False, automargin=True)
+    figure.update_yaxes(ticks="outside", tickcolor="rgba(0, 0, 0, 0)", tickfont={"size": 11})
+    figure.update_xaxes(title=title, showgrid=True, gridcolor="#d0d4d9", **_ZERO_AXIS, **axis)
+    figure.update_layout(hovermode="closest")
     return figure
 
 

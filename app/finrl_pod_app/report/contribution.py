@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,6 @@ from finrl_pod_app.report.tables import column_heads, metrics_table, table, tabl
 
 TIMED_BETA = 0.1  # smallest difference of two betas that is called timing
 NAMED_ASSETS = 24  # the others are one bar
-GAIN, LOSS = "#148acd", "#d55e00"
 
 
 def benchmark(report: RunReport, styles: Mapping[str, Style]) -> str:
@@ -93,10 +91,9 @@ def profit(report: RunReport) -> str:
     rows = [
         table_row(str(row.year), cells) for row, cells in zip(attribution.by_year, year_cells(attribution), strict=True)
     ]
-    figure = profit_figure(attribution)
-    figure.update_layout(hovermode="closest", margin={"l": 90})
-    chart_html = chart("attribution", figure, "tall" if len(attribution.by_asset) > NAMED_ASSETS // 2 else "")
-    return section("Profit by asset, and by year", words + chart_html + table(heads, rows, is_wide=False))
+    size = "tall" if len(attribution.by_asset) > NAMED_ASSETS // 2 else ""
+    chart_html = chart("attribution", profit_figure(attribution), f"Profit of {name} by asset", size)
+    return section("Profit by asset, and by year", table(heads, rows, is_wide=False), lead=words + chart_html)
 
 
 YEAR_COLUMNS = {"profit": "profit", "costs": "costs", "carry": "interest less fees", "return": "return after costs, %"}
@@ -118,17 +115,8 @@ def profit_figure(attribution: Attribution) -> Any:
         middle = profits[half:-half]
         middle_bar = (f"{len(middle)} others", sum(value for _, value in middle))
         profits = [*profits[:half], middle_bar, *profits[-half:]]
-    names = [html.escape(name) for name, _ in profits]
-    values = [value for _, value in profits]
-    colours = [GAIN if value >= 0 else LOSS for value in values]
-    figure = charts.empty_figure()
-    figure.add_bar(
-        x=values, y=names, orientation="h", marker_color=colours, hovertemplate="%{y}: %{x:,.0f}<extra></extra>"
-    )
-    figure.update_yaxes(autorange="reversed", type="category", showgrid=False, automargin=True)
-    figure.update_yaxes(ticks="outside", tickcolor="rgba(0, 0, 0, 0)")  # room between names and bars
-    figure.update_xaxes(tickformat="~s", showgrid=True, gridcolor="#d0d4d9", zeroline=True)
-    return figure
+    title = "profit before costs, in the currency of the prices"
+    return charts.signed_bars_figure(dict(profits), title, "+,.0f", {"tickformat": "~s"})
 
 
 def capacity_section(report: RunReport) -> str:
@@ -137,7 +125,7 @@ def capacity_section(report: RunReport) -> str:
     if capacity is None:
         return ""
     figure = capacity_figure(capacity)
-    figure.update_layout(hovermode="closest")
+    chart_html = chart("capacity", figure, "Active growth by account size, with its interval", "low")
     rows = [
         table_row(
             number(row.account, 0),
@@ -156,7 +144,7 @@ def capacity_section(report: RunReport) -> str:
         f"{100 * capacity.participation:g}% fills. Grey band: {100 * capacity.level:.0f}% interval (stationary "
         "bootstrap)."
     )
-    return section("Capacity", words + chart("capacity", figure, "low") + table(heads, rows, is_wide=False))
+    return section("Capacity", table(heads, rows, is_wide=False), lead=words + chart_html)
 
 
 def capacity_figure(capacity: Capacity) -> Any:
@@ -169,12 +157,13 @@ def capacity_figure(capacity: Capacity) -> Any:
         x=sizes,
         y=[row.active_growth for row in rows],
         mode="lines+markers",
-        line={"color": GAIN, "width": 2},
+        line={"color": charts.GAIN, "width": 2},
         showlegend=False,
         hovertemplate="%{x:,.0f}: %{y:.2%} a year<extra></extra>",
     )
-    figure.update_xaxes(type="log", tickformat="~s", dtick=1)
-    figure.update_yaxes(tickformatstops=charts.PERCENT_TICKS, zeroline=True)
+    figure.update_layout(hovermode="closest")
+    figure.update_xaxes(title="account size", type="log", tickformat="~s", dtick=1)
+    figure.update_yaxes(title="active growth per year", tickformatstops=charts.PERCENT_TICKS, zeroline=True)
     return figure
 
 

@@ -18,6 +18,7 @@ KEY_METRICS = (
     METRIC_BY_NAME["max_drawdown"],
     METRIC_BY_NAME["turnover"],
 )
+BASE_LABELS = {"mandate_at_tilt_zero": "base"}  # names that only readers of the documentation know
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def key_figures(report: RunReport) -> list[KeyFigure]:
     """
     metrics = report.test.strategies.get(report.subject, {})
     base_metrics = report.test.strategies.get(report.base, {})
-    base = display_name(report.base)
+    base = BASE_LABELS.get(report.base, display_name(report.base))
     figures = []
     for metric in KEY_METRICS:
         base_text = metric_text(metric, base_metrics.get(metric.name))

@@ -12,15 +12,14 @@ from finrl_pod.evaluate.tearsheet import TEAR_SHEET_METRICS
 from finrl_pod.files import write_json, write_text
 from finrl_pod.prices import taken_as
 from finrl_pod.types import BacktestResult
-from finrl_pod_app.report import charts, contribution, sections
+from finrl_pod_app.report import charts, contribution, first_page, sections
 from finrl_pod_app.report.builder import subject_of, write_curves
 from finrl_pod_app.report.columns import diversity_of, in_sentence, metrics_of, number
-from finrl_pod_app.report.mandate_text import return_sentence, tax_sentence
 from finrl_pod_app.report.palette import Style, report_styles
 from finrl_pod_app.report.records import REPORT_FILE, RunReport
 from finrl_pod_app.report.sections import bullet_list, chart, definitions, fact_list, note, section
 from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly_table
-from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence, verdict_paragraph
+from finrl_pod_app.report.terms import explain
 
 ADJUSTED = {False: ", adjusted for splits and dividends", True: ", assumed adjusted for splits and dividends"}
 FLAWS_SHOWN = 8  # the others are collapsed
@@ -51,14 +50,16 @@ def render(report: RunReport, results: Mapping[str, BacktestResult], name: str =
     style_by_name = report_styles(report.test.strategies)
     kind, heading = report.period_words
     period = f"{report.data.name}, {kind} {' to '.join(report.splits.test)}"
+    head = first_page.head(report, name, period, report_date)
     body = [
+        first_page.first_page(report, results, style_by_name, head),
         sections.equity(report, results, style_by_name),
         section(f"Results {heading}", _metrics(report, style_by_name)),
         _validation(report, style_by_name),
         contribution.benchmark(report, style_by_name),
         sections.ladder(report),
         sections.mandate_baselines(report),
-        sections.active_return(report, results),
+        sections.active_return(report),
         contribution.active_parts(report),
         sections.gate(report),
         sections.mandate(report),
@@ -82,7 +83,9 @@ def render(report: RunReport, results: Mapping[str, BacktestResult], name: str =
         section("Provenance", _provenance(report)),
     ]
     title = f"{name}: {period}" if name else period
-    sections_html = [_head(report, name, period, report_date), *body[:1], sections.contents(body), *body[1:]]
+    contents = sections.contents(body)
+    explained_sections = explain(body)
+    sections_html = [*explained_sections[:2], contents, *explained_sections[2:]]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -91,32 +94,6 @@ def render(report: RunReport, results: Mapping[str, BacktestResult], name: str =
         + f"\n</main>\n<script>{_asset('vendor/plotly-basic.min.js')}</script>\n"
         f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
     )
-
-
-def _head(report: RunReport, name: str, period: str, report_date: str) -> str:
-    verdict = report.verdict
-    subject = in_sentence(report.subject)
-    heading = f"Backtest of {subject}: {period}" if verdict is None else name or f"Run: {period}"
-    title = name if heading != name else ""
-    facts = ", ".join(fact for fact in (title, period, f"report of {report_date}" if report_date else "") if fact)
-    lines = [
-        f'<header><button type="button" class="save" hidden>Save as PDF</button><h1>{html.escape(heading)}</h1>'
-        f'<p class="soft">finrl_pod: {html.escape(facts)}</p>',
-        sections.headline(report),
-    ]
-    if verdict is not None:
-        is_success = verdict.promoted and not (verdict.edge and verdict.edge.is_demonstration)
-        style = "verdict promoted" if is_success else "verdict"
-        paragraph = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in verdict_paragraph(report))
-        lines.append(f'<div class="{style}">{paragraph}{bullet_list(verdict.reasons)}</div>')
-    # With a verdict, its box has the return.
-    texts = [tax_sentence, baselines_sentence]
-    if verdict is None:
-        texts = [return_sentence, looks_sentence, *texts]
-    sentences = (text(report) for text in texts)
-    if words := " ".join(sentence for sentence in sentences if sentence):
-        lines.append(f"<p>{html.escape(words)}</p>")
-    return "\n".join(lines) + "</header>"
 
 
 def _metrics(report: RunReport, style_by_name: Mapping[str, Style]) -> str:
@@ -144,12 +121,13 @@ def _validation(report: RunReport, style_by_name: Mapping[str, Style]) -> str:
 
 def _weights(results: Mapping[str, BacktestResult]) -> str:
     name = subject_of(results)
-    chart_html = chart("weights", charts.weights_figure(results[name]), "tall", side_legend=True)
+    label = f"Weights of {in_sentence(name)} over time, stacked"
+    chart_html = chart("weights", charts.weights_figure(results[name]), label, "tall", side_legend=True)
     words = note(
         f"Weights of {in_sentence(name)} after the fills of each bar: the largest by their mean, "
         "the others together, and cash."
     )
-    return section("Portfolio weights", words + chart_html)
+    return section("Portfolio weights", "", lead=words + chart_html)
 
 
 def _leaderboard(report: RunReport) -> str:

@@ -33,13 +33,19 @@ if (save && window.top === window) {
   save.addEventListener("click", () => window.print());
 }
 
-// Paper is narrower than a screen.
+// Paper is narrower than a screen, and nothing can be opened on it.
 const PAPER_WIDTH = 680;
+const HALF_WIDTH = 328; // of charts side by side
+const folded = document.querySelectorAll("details:not([open])");
 addEventListener("beforeprint", () => {
   while (charts.length) draw(charts.shift());
-  document.querySelectorAll(".js-plotly-plot").forEach((chart) => Plotly.relayout(chart, { width: PAPER_WIDTH }));
+  document.querySelectorAll(".js-plotly-plot").forEach((chart) => {
+    Plotly.relayout(chart, { width: chart.closest(".pair") ? HALF_WIDTH : PAPER_WIDTH });
+  });
+  folded.forEach((details) => { details.open = true; });
 });
 addEventListener("afterprint", () => {
+  folded.forEach((details) => { details.open = false; });
   document.querySelectorAll(".js-plotly-plot").forEach((chart) => Plotly.relayout(chart, { width: null, autosize: true }));
 });
 

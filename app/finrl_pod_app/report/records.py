@@ -284,6 +284,13 @@ class ActiveAttribution(Part):
     condition_number: Number
 
 
+class ActiveWeights(Part):
+    """Mean weight of each asset over the tested bars less its mean weight in the base, the largest first."""
+
+    base: str
+    by_asset: Mapping[str, float]
+
+
 class MandateUsage(Part):
     """How much of a mandate was used in a period, relative to the mandate at tilt 0 with the same trading."""
 
@@ -399,6 +406,7 @@ class RunReport(Part):
     mandate: Mapping[str, str | float | int] | None = None
     added: Added | None = None
     active_attribution: ActiveAttribution | None = None
+    active_weights: ActiveWeights | None = None
     mandate_usage: Mapping[str, MandateUsage] | None = None
     practically_base: PracticallyBase | None = None
     stop_rule: StopRule | None = None

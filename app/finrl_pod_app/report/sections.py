@@ -10,54 +10,60 @@ from typing import Any
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, mandate_text, tables
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, in_sentence, number
-from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import RunReport
-from finrl_pod_app.report.verdict_text import edge_sentence, looks_sentence, overfitting_sentence, trials_text
+from finrl_pod_app.report.terms import definition_texts
+from finrl_pod_app.report.verdict_text import (
+    edge_sentence,
+    looks_sentence,
+    overfitting_sentence,
+    statistic_rows,
+    trials_text,
+)
 
 
-def chart(name: str, figure: Any, size: str = "", *, side_legend: bool = False) -> str:
+def chart(name: str, figure: Any, label: str, size: str = "", *, side_legend: bool = False) -> str:
     """A figure with the template of reports in its frame; the script of the page draws it.
 
-    name: suffix of the element id. size: "low", "tall" or empty. side_legend: with a legend in the order of a stack.
+    name: suffix of the element id. label: description for screen readers. size: "low", "tall" or empty. side_legend:
+    with a legend in the order of a stack.
     """
     figure.update_layout(template=charts.REPORT_TEMPLATE)
     if side_legend:
         figure.update_layout(showlegend=True, legend=charts.SIDE_LEGEND)
     json_text = figure.to_json().replace("<", "\\u003c")  # no text of a figure may end the element
+    style = f"chart {size}".strip()
     return (
-        f'<div class="{f"chart {size}".strip()}" id="chart-{name}"></div>'
+        f'<div class="{style}" id="chart-{name}" role="figure" aria-label="{html.escape(label)}"></div>'
         f'<script type="application/json" data-chart="{name}">{json_text}</script>'
     )
 
 
-def section(title: str, body: str) -> str:
-    """A section of HTML under an escaped heading, to which the contents link."""
+def section(title: str, body: str, *, lead: str = "") -> str:
+    """A section of HTML under an escaped heading, to which the contents link.
+
+    lead: what comes first and is printed on one page with the heading: the first chart with its text and legend.
+    """
     anchor = re.sub(r"\W+", "-", title.lower()).strip("-")
-    return f'<section id="{anchor}"><h2>{html.escape(title)}</h2>\n{body}</section>'
+    heading = f"<h2>{html.escape(title)}</h2>\n"
+    return f'<section id="{anchor}">{block(heading + lead) if lead else heading}{body}</section>'
 
 
-def headline(report: RunReport) -> str:
-    """The strip of key figures."""
-    cells = "".join(
-        f'<div title="{html.escape(figure.note)}"><dt>{html.escape(figure.label)}</dt><dd>{html.escape(figure.text)}'
-        f"<small>{html.escape(figure.below)}</small></dd></div>"
-        for figure in key_figures(report)
-    )
-    return f'<dl class="headline">{cells}</dl>'
+def block(*elements: str) -> str:
+    """Elements that are printed on one page, such as a chart with its text and legend."""
+    return f'<div class="block">{"".join(elements)}</div>'
 
 
 def contents(sections: Sequence[str]) -> str:
     """Links to the sections among the parts of a page."""
-    headings = re.findall(r'<section id="([^"]+)"><h2>([^<]+)</h2>', "".join(sections))
+    headings = re.findall(r'<section id="([^"]+)">(?:<div class="block">)?<h2>([^<]+)</h2>', "".join(sections))
     links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
     return f'<nav aria-label="Contents"><ul>{links}</ul></nav>' if links else ""
 
 
 def definitions(meanings: Mapping[str, str]) -> str:
     """A note that defines the columns of a table. meanings: meaning of each label."""
-    texts = (f"<strong>{html.escape(label)}</strong>: {html.escape(meaning)}" for label, meaning in meanings.items())
-    return f'<p class="note">{"; ".join(texts)}.</p>'
+    return f'<p class="note">{definition_texts(meanings)}.</p>'
 
 
 def note(text: str) -> str:
@@ -94,26 +100,23 @@ def gate(report: RunReport) -> str:
         notes.append(note(f"{len(issues)} warnings of the audit are the known data issues under Data and splits."))
     if other_warnings := [warning for warning in warnings if warning not in issues]:
         notes += ["<p>Warnings of the audit:</p>", bullet_list(other_warnings)]
-    return section("Promotion rules", "".join([tables.gate_table(verdict.rules, verdict.reasons), *notes]))
+    rows = statistic_rows(report)
+    statistics = [note("Statistics without a rule:"), tables.statistics_table(rows)] if rows else []
+    return section("Promotion rules", "".join([tables.gate_table(verdict.rules), *notes, *statistics]))
 
 
-def active_return(report: RunReport, results: Mapping[str, BacktestResult]) -> str:
-    """What the champion added to its base, traded as slowly: growth over it, and statistics."""
+def active_return(report: RunReport) -> str:
+    """Statistics of what the champion added to its base, traded as slowly."""
     comparison = report.added
     if comparison is None:
         return ""
-    base = comparison.base
-    elements = []
-    if base in results and CHAMPION in results:
-        elements.append(note(f"Growth of the champion relative to {in_sentence(base)}, minus one."))
-        elements.append(chart("active", charts.active_growth_figure(results[CHAMPION], {base: results[base]}), "low"))
     slow = " The mandate at tilt zero is the base, traded as slowly as the agents trade."
     period = f"The champion on the period {' to '.join(report.splits.test)}."
-    elements.append(note(f"{period}{slow if report.mandate_usage else ''}"))
+    words = note(f"{period}{slow if report.mandate_usage else ''}")
     meanings = {measure.label: measure.note for measure in (*mandate_text.ADDED, mandate_text.YEARS)}
     return section(
         "Active return",
-        "".join([*elements, tables.added_table(comparison), note(mandate_text.METHODS), definitions(meanings)]),
+        "".join([words, tables.added_table(comparison), note(mandate_text.METHODS), definitions(meanings)]),
     )
 
 
@@ -133,7 +136,10 @@ def ladder(report: RunReport) -> str:
     ]
     meanings = definitions({label: meaning for label, _, meaning in mandate_text.COLUMNS})
     words = note(mandate_text.ladder_sentence(report)) + note(mandate_text.NOTE)
-    return section("Steps from the base to the champion", words + tables.table(f"<th></th>{heads}", body) + meanings)
+    return section(
+        "Steps from the base to the champion",
+        words + tables.table(f'<th scope="col">step</th>{heads}', body) + meanings,
+    )
 
 
 def mandate_baselines(report: RunReport) -> str:
@@ -149,7 +155,7 @@ def mandate_baselines(report: RunReport) -> str:
         tables.table_row(mandate_text.LABELS[row.name], [number(row.validation_sharpe), number(row.test_sharpe)])
         for row in report.mandate_baselines
     ]
-    return section("Baselines under the mandate", note(words) + tables.table(f"<th></th>{heads}", body))
+    return section("Baselines under the mandate", note(words) + tables.table(f'<th scope="col">rule</th>{heads}', body))
 
 
 def mandate(report: RunReport) -> str:
@@ -172,7 +178,9 @@ def overfitting(report: RunReport) -> str:
     if statistic is None or statistic.logits is None:
         return ""
     figure = charts.logits_figure(statistic.logits)
-    return section("Backtest overfitting", note(overfitting_sentence(statistic)) + chart("logits", figure, "low"))
+    label = "Out-of-sample rank of the best trial of one half: bars left of zero are below the median"
+    lead = note(overfitting_sentence(statistic)) + chart("logits", figure, label, "low")
+    return section("Backtest overfitting", "", lead=lead)
 
 
 def equity(report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
@@ -187,12 +195,13 @@ def equity(report: RunReport, results: Mapping[str, BacktestResult], styles: Map
             f"The band holds {level} of the stationary bootstrap resamples of {name} at each bar; the chart cuts it "
             "off beyond the curves."
         )
-    figure = chart("equity", charts.equity_figure(results, band), "tall")
+    alt = "Growth of 1 of each strategy on a logarithmic axis, and below it the decline from the running peak"
+    figure = chart("equity", charts.equity_figure(results, band), alt, "tall")
     first = (
         '<p class="note">Growth of 1 on a logarithmic axis, after costs, and decline from the running peak below.'
         '<span class="screen"> Click a name to show or hide its lines in all charts.</span></p>'
     )
-    return section("Equity", first + key(styles, label) + figure + words)
+    return section("Equity", words, lead=first + key(styles, label) + figure)
 
 
 def drawdowns(report: RunReport) -> str:
@@ -213,17 +222,24 @@ def rolling(report: RunReport, results: Mapping[str, BacktestResult], styles: Ma
     ratios = [ratio for ratio in report.test.tearsheet.rolling_sharpe.values() if ratio.last is not None]
     if not ratios:
         return ""
-    elements = [
-        note(f"Annualised Sharpe ratio over a rolling window of {ratios[0].window} bars."),
-        key(styles),
-        chart("rolling", charts.rolling_sharpe_figure(results), "low"),
+    lead = (
+        note(f"Annualised Sharpe ratio over a rolling window of {ratios[0].window} bars.")
+        + key(styles)
+        + chart("rolling", charts.rolling_sharpe_figure(results), "Rolling Sharpe ratio of each strategy", "low")
+    )
+    volatility = charts.rolling_volatility_figure(results)
+    further_charts = block(
         note("Annualised volatility over the same window."),
-        chart("rolling-volatility", charts.rolling_volatility_figure(results), "low"),
-    ]
+        chart("rolling-volatility", volatility, "Rolling volatility of each strategy", "low"),
+    )
     if report.base in results and len(results) > 1:
-        elements.append(note(f"Beta to {in_sentence(report.base)} over the same window."))
-        elements.append(chart("rolling-beta", charts.rolling_beta_figure(results, report.base), "low"))
-    return section("Rolling Sharpe ratio, volatility and beta", "".join(elements))
+        base = in_sentence(report.base)
+        beta = charts.rolling_beta_figure(results, report.base)
+        further_charts += block(
+            note(f"Beta to {base} over the same window."),
+            chart("rolling-beta", beta, f"Rolling beta of each strategy to {base}", "low"),
+        )
+    return section("Rolling Sharpe ratio, volatility and beta", further_charts, lead=lead)
 
 
 def months(report: RunReport) -> str:
@@ -237,30 +253,32 @@ def trading(report: RunReport, results: Mapping[str, BacktestResult], styles: Ma
     """Turnover and costs over time, and costs by kind."""
     name = report.subject
     subject = in_sentence(name)
-    elements = [
-        note(
-            f"One-sided turnover of {subject} by month: half of the value traded, the first purchase included, as a "
-            "share of equity."
-        ),
-        chart("turnover", charts.turnover_figure(results[name], styles[name].colour), "low"),
+    turnover = charts.turnover_figure(results[name], styles[name].colour)
+    lead = note(
+        f"One-sided turnover of {subject} by month: half of the value traded, the first purchase included, as a share "
+        "of equity."
+    ) + chart("turnover", turnover, f"Turnover of {subject} by month", "low")
+    further_charts = block(
         note("Cumulative costs as a share of initial equity."),
         key(styles),
-        chart("costs", charts.costs_figure(results), "low"),
-    ]
-    if len(results[name].cost_parts) > 1:
-        elements.append(note(f"Cumulative costs of {subject} by kind, as a share of initial equity."))
-        elements.append(chart("parts", charts.cost_breakdown_figure(results[name]), "low", side_legend=True))
-    elements.append(
-        note("Costs over the whole period, in the currency of the prices; cost drag: mean share of equity.")
+        chart("costs", charts.costs_figure(results), "Cumulative costs of each strategy", "low"),
     )
-    elements.append(tables.costs_table(report.test.tearsheet.costs, styles))
-    return section("Turnover and costs", "".join(elements))
+    if len(results[name].cost_parts) > 1:
+        parts = charts.cost_breakdown_figure(results[name])
+        further_charts += block(
+            note(f"Cumulative costs of {subject} by kind, as a share of initial equity."),
+            chart("parts", parts, f"Cumulative costs of {subject} by kind", "low", side_legend=True),
+        )
+    words = note("Costs over the whole period, in the currency of the prices; cost drag: mean share of equity.")
+    costs = tables.costs_table(report.test.tearsheet.costs, styles)
+    return section("Turnover and costs", further_charts + words + costs, lead=lead)
 
 
 def distribution(report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
     """Histogram and moments of the returns per bar."""
     first = note("Share of bars by their simple return; the outermost points include all returns beyond them.")
-    chart_html = chart("distribution", charts.distribution_figure(results), "low")
+    label = "Histogram of the returns of a bar of each strategy"
+    chart_html = chart("distribution", charts.distribution_figure(results), label, "low")
     meanings = {
         "5% VaR": "the return that 5% of the bars fall below",
         "5% expected shortfall": "the mean return of those bars",
@@ -268,7 +286,7 @@ def distribution(report: RunReport, results: Mapping[str, BacktestResult], style
         "positive": "share of the bars with a return above 0",
     }
     table_html = tables.distribution_table(report.test.tearsheet.distribution, styles)
-    return section("Distribution of returns", first + key(styles) + chart_html + table_html + definitions(meanings))
+    return section("Distribution of returns", table_html + definitions(meanings), lead=first + key(styles) + chart_html)
 
 
 def cost_curve(report: RunReport, styles: Mapping[str, Style]) -> str:
@@ -282,8 +300,9 @@ def cost_curve(report: RunReport, styles: Mapping[str, Style]) -> str:
         f"The decisions of {in_sentence(name)}, made under the {run_cost:g} basis points of this run, at other "
         "transaction costs."
     )
-    chart_html = chart("sensitivity", charts.cost_curve_figure(rows, run_cost, styles[name].colour), "low")
-    return section("Sensitivity to costs", words + chart_html + tables.cost_curve_table(rows, run_cost))
+    figure = charts.cost_curve_figure(rows, run_cost, styles[name].colour)
+    chart_html = chart("sensitivity", figure, "Annual return by transaction cost", "low")
+    return section("Sensitivity to costs", tables.cost_curve_table(rows, run_cost), lead=words + chart_html)
 
 
 def key(styles: Mapping[str, Style], band: str = "") -> str:

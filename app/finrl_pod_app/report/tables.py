@@ -15,7 +15,6 @@ from finrl_pod_app.report.records import Added, Champion, CostPoint, Costs, Draw
 from finrl_pod_app.report.verdict_text import RULE_LABELS, rule_cells
 
 MAX_LEADERBOARD_ROWS = 32
-SEE_ABOVE = "see the top of the page"  # a refusal is said once
 SAME_COST = 1e-6  # basis points
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 MOMENTS = (  # key, heading, unit, digits
@@ -72,7 +71,7 @@ def monthly_table(monthly: Mapping[str, Mapping[str, float]]) -> str:
         cells = "".join(_shaded_cell(months.get(str(month + 1)), largest) for month in range(len(MONTHS)))
         total = f"<td><strong>{percent(compound_return(months))}</strong></td>"
         rows.append(f'<tr><th scope="row">{html.escape(year)}</th>{cells}{total}</tr>')
-    return table(column_heads("", *MONTHS, "year"), rows)
+    return table(column_heads("year", *MONTHS, "total"), rows)
 
 
 def distribution_table(moments: Mapping[str, Metrics], styles: Mapping[str, Style]) -> str:
@@ -114,24 +113,25 @@ def costs_table(costs: Mapping[str, Costs], styles: Mapping[str, Style]) -> str:
     return _strategy_table(heads, cells, styles, is_wide=False)
 
 
-def gate_table(rules: Sequence[Rule], reasons: Sequence[str] = ()) -> str:
-    """Each promotion rule with its value, limit and outcome.
-
-    reasons: explanations that the page has given already; if it has given all, their column is left out.
-    """
-    has_explanations = any(rule.sentence not in reasons for rule in rules)
+def gate_table(rules: Sequence[Rule]) -> str:
+    """Each promotion rule with its value, limit, outcome and explanation."""
     heads = '<th scope="col">rule</th><th scope="col">value</th><th scope="col">limit</th><th scope="col">passed</th>'
-    heads += '<th scope="col" class="text">explanation</th>' * has_explanations
+    heads += '<th scope="col" class="text">explanation</th>'
     body = []
     for rule in rules:
         label, side = RULE_LABELS[rule.name]
         value, limit = rule_cells(rule)
         cells = f"<td>{value}</td><td>{side} {limit}</td>"
         cells += f'<td class="{"good" if rule.passed else "bad"}">{"yes" if rule.passed else "no"}</td>'
-        explanation = SEE_ABOVE if rule.sentence in reasons else html.escape(rule.sentence)
-        cells += f'<td class="text words">{explanation}</td>' * has_explanations
+        cells += f'<td class="text words">{html.escape(rule.sentence)}</td>'
         body.append(f'<tr><th scope="row">{html.escape(label)}</th>{cells}</tr>')
-    return table(heads, body, is_wide=has_explanations)
+    return table(heads, body)
+
+
+def statistics_table(rows: Sequence[tuple[str, str, str]]) -> str:
+    """Statistics of a verdict: name, value, and interval or explanation."""
+    body = [table_row(html.escape(label), [value, html.escape(words)]) for label, value, words in rows]
+    return table(column_heads("statistic", "value", "interval or meaning"), body, is_wide=False)
 
 
 def leaderboard_table(rows: Sequence[LeaderboardRow], champion: Champion) -> str:

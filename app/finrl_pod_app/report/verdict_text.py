@@ -8,8 +8,17 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
+from finrl_pod.evaluate.metrics import METRIC_BY_NAME
 from finrl_pod.evaluate.significance import upper_tail
-from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number, percent, return_interval
+from finrl_pod_app.report.columns import (
+    CHAMPION,
+    MISSING,
+    display_name,
+    metric_text,
+    number,
+    percent,
+    return_interval,
+)
 
 if TYPE_CHECKING:
     from finrl_pod.promotion.verdict import Edge, Metrics, OverfittingStatistics, Rule, Verdict
@@ -24,6 +33,7 @@ RULE_LABELS = {
 }
 
 CREDIBLE_RATIO = 2.0  # annual Sharpe ratio over a reference that a test should be able to show
+INTERVAL_METRICS = tuple(METRIC_BY_NAME[name] for name in ("sharpe", "annual_return", "max_drawdown"))
 ACCOUNT = 100_000  # account of the examples, in dollars
 DEMONSTRATION = (
     "Demonstration: these years were used to build finrl_pod, and the stocks were chosen because they survived."
@@ -280,6 +290,34 @@ def edge_sentence(verdict: Verdict) -> str:
         f"the best of {deciding.effective_trials:.1f} independent (effective) trials does. So "
         f"{deciding.validation:.2f} counts as {deciding.validation_selected:.2f}."
     )
+
+
+def statistic_rows(report: RunReport) -> list[tuple[str, str, str]]:
+    """Statistics of a verdict that no rule uses, and the stop rule: label, value, and interval or explanation."""
+    rows: list[tuple[str, str, str]] = []
+    statistics = report.verdict.statistics if report.verdict else None
+    if statistics is not None:
+        for metric in INTERVAL_METRICS:
+            if estimate := (statistics.test_intervals or {}).get(metric.name):
+                ends = f"{metric_text(metric, estimate.low)} to {metric_text(metric, estimate.high)}"
+                rows.append((f"{metric.label} on test", metric_text(metric, estimate.value), f"90% interval {ends}"))
+        psr = "of the active returns on test"
+        rows.append(("Probabilistic Sharpe ratio", percent(statistics.probabilistic_sharpe, unit="%"), psr))
+        trials = report.verdict.trials if report.verdict else None
+        for count, value in (
+            (trials.raw if trials else None, statistics.deflated_sharpe),
+            (trials.clustered if trials else None, statistics.deflated_sharpe_clustered),
+        ):
+            if count is not None and value is not None:
+                words = f"of the active returns on validation, against {count:,} trial{'s' * (count != 1)}"
+                rows.append(("Deflated Sharpe ratio", percent(value, unit="%"), words))
+        bars = statistics.minimum_track_record
+        rows.append(("Minimum track record", number(bars, 0), "bars with active returns as on test"))
+    if report.stop_rule and report.stop_rule.lower:
+        lower = math.expm1(report.stop_rule.lower[-1])
+        words = f"over the base after {len(report.stop_rule.lower)} bars; paper trading alerts below"
+        rows.append(("Stop rule", percent(lower, sign=True, unit="%"), words))
+    return [row for row in rows if row[1] != MISSING]
 
 
 def looks_sentence(report: RunReport) -> str:
