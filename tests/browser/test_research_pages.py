@@ -125,3 +125,18 @@ def test_keyboard_navigation(dashboard: DashboardProcess, trained: Path, open_pa
             break
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="System", exact=True)).to_be_visible()
+
+
+def test_a_page_is_one_step_for_back_and_keeps_its_view(dashboard: DashboardProcess, open_page: Opener) -> None:
+    page = open_page(f"{dashboard.url}/data")
+    view = page.get_by_role("radio", name="Prices")
+    view.click()
+    expect(page).to_have_url(f"{dashboard.url}/data?view=Prices")
+    for title in ("System", "Train"):
+        page.get_by_role("link", name=title).click()
+        expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("heading", name="System", exact=True)).to_be_visible()
+    page.go_back()
+    expect(view).to_be_checked()
+    assert page.url == f"{dashboard.url}/data?view=Prices"

@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import threading
+from pathlib import Path
 
 import streamlit as st
 
@@ -39,6 +40,7 @@ SECTIONS = {
     "Machine": ("system",),
 }
 PRODUCT = "finrl_pod"
+HISTORY_SCRIPT = Path(__file__).with_name("history.js")
 
 
 def draw_page(name: str, settings: Settings) -> None:
@@ -94,6 +96,7 @@ def main() -> None:
         for name in names:
             st.sidebar.page_link(pages[name], width="stretch", query_params=first_view(name, settings))
     st.html(theme.control_css(dark=is_dark()))
+    st.html(f"<script>{HISTORY_SCRIPT.read_text()}</script>", unsafe_allow_javascript=True)
     st.set_page_config(page_title=f"{current.title} · {PRODUCT}", page_icon=ICON, layout="wide")
     current.run()
 
