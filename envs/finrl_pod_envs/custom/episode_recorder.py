@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +13,13 @@ from finrl_pod.types import EnvStep, Tensor
 from finrl_pod_envs.custom.contract import check_start, check_step
 from finrl_pod_envs.gymnasium_pool.env import Episode
 
+_log = logging.getLogger(__name__)
+
 
 class EpisodeRecorder:
     """A VecEnv that also tells which episodes have finished, as `protocols.PooledVecEnv`.
 
+    Numbers of an observation [P, E, S] that are not finite are those of the observation before; `close` warns of them.
     Raises RunError if the first observation or step of the environment breaks the contract.
     """
 
@@ -33,12 +37,14 @@ class EpisodeRecorder:
         self.device = env.device
         self._episodes: list[Episode] = []
         self._is_checked = False  # whether the form of what a step returns was checked
+        self._last: Any = None  # the observation that was returned last
         self._start()
 
     def reset(self, seed: int) -> Any:
         self._start()
         observation = self.env.reset(seed)
         check_start(self.env, observation)
+        self._last = observation
         return observation
 
     def step(self, action: Tensor) -> EnvStep:
@@ -46,6 +52,11 @@ class EpisodeRecorder:
         if not self._is_checked:
             check_step(self.env, out)
             self._is_checked = True
+        if isinstance(out.observation, Tensor):
+            self._gaps += (~out.final_observation.isfinite()).any(-1).sum()
+            final = _without_gaps(out.final_observation, self._last)
+            self._last = _without_gaps(out.observation, final)
+            out = out._replace(observation=self._last, final_observation=final)
         self._total += out.reward
         self._steps += 1
         episode_ends = out.terminated | out.truncated
@@ -66,6 +77,8 @@ class EpisodeRecorder:
 
     def close(self) -> None:
         """Close the environment, if it can be."""
+        if gaps := int(self._gaps):
+            _log.warning("%d observations had numbers that were not finite; those before stood in", gaps)
         close = getattr(self.env, "close", None)
         if callable(close):
             close()
@@ -75,6 +88,7 @@ class EpisodeRecorder:
         self._total = torch.zeros(shape, dtype=torch.float64, device=self.device)
         self._steps = torch.zeros(shape, dtype=torch.int64, device=self.device)
         self._episodes = []
+        self._gaps = torch.zeros((), dtype=torch.int64, device=self.device)
 
 
 class ResumableEpisodeRecorder(EpisodeRecorder):
@@ -85,14 +99,21 @@ class ResumableEpisodeRecorder(EpisodeRecorder):
     def checkpoint(self) -> dict[str, Tensor]:
         """State of the environment and the sums of its unfinished episodes."""
         state = {f"env.{name}": x for name, x in self.env.checkpoint().items()}
-        return {**state, "total": self._total.clone(), "steps": self._steps.clone()}
+        last = {"last": self._last} if isinstance(self._last, Tensor) else {}
+        return {**state, **last, "total": self._total.clone(), "steps": self._steps.clone()}
 
     def resume(self, state: Mapping[str, Tensor]) -> Any:
         """Restore a checkpoint; returns the current observation."""
         self._start()
         self._total.copy_(state["total"])
         self._steps.copy_(state["steps"])
-        return self.env.resume({k.removeprefix("env."): x for k, x in state.items() if k.startswith("env.")})
+        observation = self.env.resume({k.removeprefix("env."): x for k, x in state.items() if k.startswith("env.")})
+        self._last = _without_gaps(observation, state["last"].to(self.device)) if "last" in state else observation
+        return self._last
+
+
+def _without_gaps(rows: Tensor, last_rows: Tensor) -> Tensor:
+    return torch.where(rows.isfinite(), rows, last_rows)
 
 
 def record_episodes(env: VecEnv) -> EpisodeRecorder:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from finrl_pod_envs.gymnasium_pool.worker import BUSY, DONE, RAISED, REFUSED, ST
 START_SECONDS = 120.0  # to start Python, Gymnasium and a physics engine on a busy machine
 MAX_STEP_SECONDS = 86_400.0
 STOP_SECONDS = 2.0  # for a worker to exit before it is killed
-MAX_FAILURES = 3  # of one worker without a step in between
+MAX_FAILURES = 3  # of one worker without a step in between, or with equal exceptions of the environment
 MEMORY_FOLDER = Path("/dev/shm")
 _STILL_BUSY = "busy"
 _log = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class PoolDriver:
     """Steps L lanes in W worker processes, L / W each.
 
     A worker that fails or hangs is replaced with a warning, and its lanes start new episodes. worker_restarts: workers
-    replaced so far.
+    replaced so far. An exception that the environment raises a third time raises RunError.
     """
 
     def __init__(self, plan: LanePlan, workers: int, seconds: float) -> None:
@@ -107,6 +108,7 @@ class PoolDriver:
         self._plan = plan
         self._seconds = seconds
         self.worker_restarts = 0
+        self._exceptions: Counter[str] = Counter()
         # An unnamed file whose descriptor the workers inherit: it vanishes when they exit, even after a kill.
         self._file = tempfile.TemporaryFile(dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None)  # noqa: SIM115  closed by `close`
         self._file.truncate(block_size(lanes, plan.shapes.row, plan.shapes.columns))
@@ -200,7 +202,10 @@ class PoolDriver:
         return lost_lanes
 
     def _read(self, worker: _Worker) -> str | None:
-        """None when done, _STILL_BUSY, or why the worker failed. Raises ConfigError for an invalid environment."""
+        """None when done, _STILL_BUSY, or why the worker failed.
+
+        Raises ConfigError for an invalid environment, RunError for the third of equal exceptions.
+        """
         try:
             answer = worker.pipe.receive()
         except (EOFError, ConnectionResetError):
@@ -213,6 +218,9 @@ class PoolDriver:
         error = json.loads(answer)
         if REFUSED in error:
             raise ConfigError(error[REFUSED])
+        self._exceptions[error[RAISED]] += 1
+        if self._exceptions[error[RAISED]] == MAX_FAILURES:
+            raise RunError(f"{self._plan.name} failed {MAX_FAILURES} times: {error[RAISED]}")
         return f"failed in its environment: {error[RAISED]}"
 
     def _replace(self, worker: _Worker, reason: str, *, starting: bool) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from finrl_pod_envs.gymnasium_pool.drivers import LocalDriver, PoolDriver, check
 from finrl_pod_envs.gymnasium_pool.lanes import LanePlan, make_gymnasium, shapes_of
 
 WORKER_SECONDS = 60.0  # default timeout of a step
+MAX_REPEATED_BYTES = 2**17  # actions of one episode that are kept to continue it
+_log = logging.getLogger(__name__)
 
 
 class Episode(NamedTuple):
@@ -34,8 +37,9 @@ class GymnasiumVecEnv:
 
     Every lane (one environment) has its own seed stream and every episode a seed derived from its number. Results do
     not depend on the number of workers, and runs continue exactly: an unfinished episode is restarted and its actions
-    are repeated. A step lost with its worker counts as truncated, with reward 0 and an unchanged observation; then a
-    new episode starts.
+    are repeated. Actions beyond `MAX_REPEATED_BYTES` are not kept: a run continues such an episode with a new one. A
+    step lost with its worker counts as truncated, with reward 0 and an unchanged observation; then a new episode
+    starts. Numbers of an observation that are not finite are those of the observation before.
     """
 
     def __init__(
@@ -76,7 +80,10 @@ class GymnasiumVecEnv:
         self.accounts = 1
         lanes = self.members * envs
         self._driver: LocalDriver | PoolDriver | None = None
-        self._lane_actions: list[list[NDArray[np.float32]]] = [[] for _ in range(lanes)]  # of the current episodes
+        self._max_repeated = MAX_REPEATED_BYTES // (4 * self.action_size)  # steps
+        # Of the current episodes; the actions of one with more than `_max_repeated` steps are dropped.
+        self._lane_actions: list[list[NDArray[np.float32]]] = [[] for _ in range(lanes)]
+        self._steps = np.zeros(lanes, np.int64)
         self._total = np.zeros(lanes)
         self._episodes: list[Episode] = []
 
@@ -135,30 +142,35 @@ class GymnasiumVecEnv:
         return episodes
 
     def close(self) -> None:
-        """Stop the workers; `reset` starts new ones."""
+        """Stop the workers; `reset` starts new ones. Warns of observations that were not finite."""
         if self._driver is not None:
+            if gaps := int(self._driver.block.gaps.sum()):
+                _log.warning(
+                    "%d observations of %s had numbers that were not finite; those of the observation before stood in",
+                    gaps,
+                    self.name,
+                )
             self._driver.close()
             self._driver = None
 
     # ------------------------------------------------------------------ exact continuation
 
     def checkpoint(self) -> dict[str, Tensor]:
-        """State of all episodes (seed, numbers, actions taken): name -> CPU tensor."""
-        lengths = [len(actions) for actions in self._lane_actions]
-        longest = max(lengths)
-        action_table = np.zeros((len(lengths), longest, self.action_size), np.float32)
+        """State of all episodes (seed, numbers, steps and actions taken): name -> CPU tensor."""
+        longest = max(map(len, self._lane_actions))
+        action_table = np.zeros((len(self._lane_actions), longest, self.action_size), np.float32)
         for i, actions in enumerate(self._lane_actions):
-            action_table[i, : lengths[i]] = np.asarray(actions, dtype=np.float32).reshape(-1, self.action_size)
+            action_table[i, : len(actions)] = np.asarray(actions, dtype=np.float32).reshape(-1, self.action_size)
         return {
             "seed": torch.tensor(self._seed),
             "episode": torch.from_numpy(self._running_driver().block.episode.copy()),
-            "length": torch.tensor(lengths),
+            "length": torch.from_numpy(self._steps.copy()),
             "taken": torch.from_numpy(action_table),
             "total": torch.from_numpy(self._total.copy()),
         }
 
     def resume(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Restore a `checkpoint`; returns the current observation.
+        """Restore a `checkpoint`; returns the current observation. Episodes without their actions are given up.
 
         Raises KeyError for a missing entry, RunError for a checkpoint of another number of environments.
         """
@@ -169,10 +181,18 @@ class GymnasiumVecEnv:
         if self._driver is None or int(state["seed"]) != self._seed:
             self.close()
             self._start(int(state["seed"]))
-        self._lane_actions = [list(action_table[i, : int(n)].numpy().copy()) for i, n in enumerate(lengths)]
-        self._total = state["total"].numpy().copy()
+        is_repeatable = (lengths <= self._max_repeated).numpy()
+        if not is_repeatable.all():
+            _log.warning(
+                "%d episodes of %s are too long to be continued after an interruption; new ones start",
+                (~is_repeatable).sum(),
+                self.name,
+            )
+        self._steps = np.where(is_repeatable, lengths.numpy(), 0)
+        self._total = np.where(is_repeatable, state["total"].numpy(), 0.0)
+        self._lane_actions = [list(action_table[i, :n].numpy().copy()) for i, n in enumerate(self._steps)]
         self._episodes = []
-        episodes = state["episode"].tolist()
+        episodes = (state["episode"].numpy() + ~is_repeatable).tolist()
         self._begin({i: (episodes[i], actions) for i, actions in enumerate(self._lane_actions)})
         return self._rows(self._running_driver().block.row)
 
@@ -184,6 +204,7 @@ class GymnasiumVecEnv:
         self._seed = seed
         self._driver = LocalDriver(plan) if self._workers is None else PoolDriver(plan, self._workers, self._seconds)
         self._lane_actions = [[] for _ in streams]
+        self._steps[:] = 0
         self._total[:] = 0
         self._episodes = []
 
@@ -192,23 +213,30 @@ class GymnasiumVecEnv:
         driver.begin(episodes)
         for lane, (episode, _) in episodes.items():
             if driver.block.episode[lane] != episode:  # the worker failed: a later one was started
-                self._lane_actions[lane] = []
-                self._total[lane] = 0.0
+                self._forget(lane)
 
     def _record(self, lost_lanes: Sequence[int]) -> None:
         """Record actions and rewards of the current episodes after a step."""
         block = self._running_driver().block
         episode_ends = block.terminated | block.truncated
         self._total += block.reward
+        self._steps += 1
         for lane, has_ended in enumerate(episode_ends):
-            if not has_ended:
+            if has_ended:
+                if lane not in lost_lanes:
+                    episode = Episode(lane // self.envs, float(self._total[lane]), int(self._steps[lane]))
+                    self._episodes.append(episode)
+                self._forget(lane)
+            elif self._steps[lane] <= self._max_repeated:
                 self._lane_actions[lane].append(block.action[lane].copy())
-                continue
-            if lane not in lost_lanes:
-                steps = len(self._lane_actions[lane]) + 1
-                self._episodes.append(Episode(lane // self.envs, float(self._total[lane]), steps))
-            self._lane_actions[lane] = []
-            self._total[lane] = 0.0
+            else:
+                self._lane_actions[lane] = []
+
+    def _forget(self, lane: int) -> None:
+        """Clear what is known of the current episode."""
+        self._lane_actions[lane] = []
+        self._steps[lane] = 0
+        self._total[lane] = 0.0
 
     def _rows(self, rows: NDArray[np.float32]) -> Tensor:
         """Copy [L, S] to [P, E, S]."""

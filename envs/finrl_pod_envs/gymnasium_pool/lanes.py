@@ -5,10 +5,14 @@ Needs numpy and Gymnasium, not torch: worker processes import it.
 
 from __future__ import annotations
 
+import math
+import re
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,23 +26,31 @@ if TYPE_CHECKING:
 PREFIX = "gym:"
 Row = NDArray[np.float32]
 CACHE_LINE = 64  # bytes; arrays of a block never share one
+MAX_CHOICES = 4096  # combinations of a MultiDiscrete action: each is an output of the network
+_LIBRARIES = (str(Path(__file__).parents[1]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
 
 
 @dataclass(frozen=True)
 class Shapes:
     """Sizes of observations and actions of an environment.
 
-    row: numbers in a flat observation. choices: number of discrete actions, 0 if continuous; first: number of the first
-    choice. low, high: bounds of a continuous action; action, dtype: its shape and type.
+    row: numbers in a flat observation. counts: choices of each part of a discrete action, () if continuous; several
+    parts (MultiDiscrete) are one choice among all combinations. first: number of the first choice of each part. low,
+    high: bounds of a continuous action. action, dtype: shape and type of an action; a plain int has an empty shape.
     """
 
     row: int
-    choices: int
-    first: int
+    counts: tuple[int, ...]
+    first: tuple[int, ...]
     action: tuple[int, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     dtype: str = "float32"
+
+    @property
+    def choices(self) -> int:
+        """Number of discrete actions, 0 if continuous."""
+        return math.prod(self.counts) if self.counts else 0
 
     @cached_property
     def bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -91,22 +103,42 @@ def shapes_of(env: gymnasium.Env[Any, Any], name: str) -> Shapes:
         raise ConfigError(f"{name} has observations {env.observation_space} without numbers")
     action = env.action_space
     if isinstance(action, spaces.Discrete):
-        return Shapes(int(row), int(action.n), int(action.start), (), (), ())
+        return Shapes(int(row), (int(action.n),), (int(action.start),), (), (), (), dtype="int64")
+    if isinstance(action, spaces.MultiDiscrete | spaces.MultiBinary):
+        return _combinations(action, int(row), name)
     if not isinstance(action, spaces.Box):
-        raise ConfigError(f"actions of {name} are {action}; agents support Box and Discrete only")
+        raise ConfigError(
+            f"actions of {name} are {action}; agents support Box, Discrete, MultiDiscrete and MultiBinary"
+        )
     if not np.issubdtype(action.dtype, np.floating) or not action.low.size:
         raise ConfigError(
             f"actions of {name} are {action}; agents need floating-point numbers: wrap it in TransformAction"
         )
     low, high = (np.asarray(x, dtype=np.float64).ravel() for x in (action.low, action.high))
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise ConfigError(f"actions of {name} have no bounds ({action}); wrap it in RescaleAction")
+        raise ConfigError(
+            f"actions of {name} have no bounds ({action}); give it some, such as "
+            f"TransformAction(env, lambda x: x, Box(-1, 1, {tuple(action.shape)})) of gymnasium.wrappers"
+        )
     bounds = (tuple(low.tolist()), tuple(high.tolist()))
     return Shapes(int(row), 0, 0, tuple(action.shape), *bounds, dtype=str(action.dtype))
 
 
+def _combinations(action: Any, row: int, name: str) -> Shapes:
+    """Shapes of MultiDiscrete and MultiBinary actions. Raises ConfigError for too many combinations."""
+    counts = np.broadcast_to(getattr(action, "nvec", 2), action.shape).ravel()
+    first = np.broadcast_to(getattr(action, "start", 0), action.shape).ravel()
+    shapes = Shapes(row, tuple(counts.tolist()), tuple(first.tolist()), tuple(action.shape), (), (), str(action.dtype))
+    if shapes.choices > MAX_CHOICES:
+        raise ConfigError(
+            f"actions of {name} are {action}: {shapes.choices:,} combinations, and agents choose among at most "
+            f"{MAX_CHOICES:,}; use fewer parts or a Box"
+        )
+    return shapes
+
+
 class Flattener:
-    """Converts observations of a space to flat rows."""
+    """Converts observations of a space to flat rows. gaps: rows so far with numbers that were not finite."""
 
     def __init__(self, space: Any, name: str) -> None:
         from gymnasium import spaces
@@ -115,9 +147,27 @@ class Flattener:
         self._name = name
         self._box = isinstance(space, spaces.Box)
         self._flatten = spaces.flatten
+        self._last: Row | None = None
+        self.gaps = 0
+
+    def first(self, observation: Any) -> Row:
+        """[S] float32, the first row of an episode."""
+        self._last = None
+        return self(observation)
 
     def __call__(self, observation: Any) -> Row:
-        """[S] float32. Raises ConfigError for another shape than the space's, naming both."""
+        """[S] float32; numbers that are not finite are those of the last row, or 0 in the first one.
+
+        Raises ConfigError for another shape than the space's, naming both.
+        """
+        row = self._to_row(observation)
+        if not np.isfinite(row).all():
+            self.gaps += 1
+            row = np.where(np.isfinite(row), row, 0.0 if self._last is None else self._last)
+        self._last = row
+        return row
+
+    def _to_row(self, observation: Any) -> Row:
         if self._box:
             row = np.asarray(observation, dtype=np.float32)
             if row.shape != self._space.shape:
@@ -134,7 +184,8 @@ class Flattener:
 def to_action(values: Row, shapes: Shapes) -> Any:
     """Action of the environment from an agent action: a choice, or [-1, 1] rescaled to the bounds and clipped."""
     if shapes.choices:
-        return int(values[0]) + shapes.first
+        parts = np.add(np.unravel_index(int(values[0]), shapes.counts), shapes.first)
+        return parts.astype(shapes.dtype).reshape(shapes.action) if shapes.action else int(parts[0])
     if shapes.is_unit:
         return values.clip(-1.0, 1.0).astype(shapes.dtype).reshape(shapes.action)
     low, high = shapes.bounds
@@ -149,7 +200,8 @@ class Block:
     """Arrays of L lanes in one block of memory, for exchange between the environment and its workers.
 
     row, final: [L, S] float32, the current observation and the one before a reset. action: [L, C] float32. reward: [L]
-    float64. terminated, truncated: [L] bool. episode: [L] int64, number of the current episode.
+    float64. terminated, truncated: [L] bool. episode: [L] int64, number of the current episode. gaps: [L] int64, steps
+    with observations that were not finite.
     """
 
     row: NDArray[np.float32]
@@ -159,6 +211,7 @@ class Block:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     episode: NDArray[np.int64]
+    gaps: NDArray[np.int64]
 
     def __init__(self, lanes: int, row: int, columns: int, memory: Any = None) -> None:
         """memory: a writable shared buffer of `block_size` bytes; None allocates a private one."""
@@ -182,6 +235,7 @@ def _block_dtype(lanes: int, row: int, columns: int) -> np.dtype[Any]:
         ("terminated", np.bool_, (lanes,)),
         ("truncated", np.bool_, (lanes,)),
         ("episode", np.int64, (lanes,)),
+        ("gaps", np.int64, (lanes,)),
     ]
     ends = np.cumsum([-(-np.dtype(array[1:]).itemsize // CACHE_LINE) * CACHE_LINE for array in arrays]).tolist()
     layout: Any = {
@@ -209,8 +263,10 @@ def episode_seed(stream: int, episode: int) -> int:
 
 
 def describe_failure(error: Exception) -> str:
-    """Type, message and location of an error raised by an environment."""
-    location = traceback.extract_tb(error.__traceback__)[-1]
+    """Type, message and location of an error raised by an environment: its own line, not one of a library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own_frames = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    location = own_frames[-1] if own_frames else frames[-1]
     return f"{type(error).__name__}: {error} ({location.filename}, line {location.lineno})"
 
 
@@ -225,20 +281,21 @@ class Lane:
         self._block = block
         self._index = index
         self._row = Flattener(self.env.observation_space, name)
+        self._earlier_gaps = int(block.gaps[index])  # of a worker that was replaced
 
     def begin(self, episode: int) -> None:
         """Start an episode by its number."""
         observation, _ = self.env.reset(seed=episode_seed(self._stream, episode))
-        self._block.row[self._index] = self._row(observation)
+        self._block.row[self._index] = self._row.first(observation)
         self._block.episode[self._index] = episode
 
     def step(self) -> None:
         """Step once; at the end of an episode the next one starts in the same call."""
         block = self._block
         i = self._index
-        observation, reward, terminated, truncated, _ = self.env.step(to_action(block.action[i], self._shapes))
-        row = self._row(observation)
-        block.row[i] = block.final[i] = row
+        observation, reward, terminated, truncated, _ = self._step(block.action[i])
+        block.row[i] = block.final[i] = self._row(observation)
+        block.gaps[i] = self._earlier_gaps + self._row.gaps
         block.reward[i] = reward if isinstance(reward, float) else self._to_number(reward)
         # An environment may terminate at the very step of its time limit: that counts as terminated.
         block.terminated[i] = terminated
@@ -251,12 +308,27 @@ class Lane:
     ) -> None:
         """Restore an episode by repeating its actions; environments are deterministic under a seed."""
         self.begin(episode)
-        observation = None
         for action in actions:
-            observation, *_ = self.env.step(to_action(np.asarray(action, dtype=np.float32), self._shapes))
-            after_each()
-        if observation is not None:
+            observation, *_ = self._step(np.asarray(action, dtype=np.float32))
             self._block.row[self._index] = self._row(observation)
+            after_each()
+
+    def _step(self, action: Row) -> tuple[Any, Any, Any, Any, Any]:
+        """Step the environment. Raises ConfigError for one that does not return five values."""
+        try:
+            values = self.env.step(to_action(action, self._shapes))
+            count = len(values)
+        except ValueError as error:  # of a wrapper of Gymnasium, such as its time limit
+            unpacked = re.fullmatch(r"not enough values to unpack \(expected 5, got (\d)\)", str(error))
+            if unpacked is None:
+                raise
+            count = int(unpacked[1])
+        if count != 5:
+            raise ConfigError(
+                f"the step of {self._name} returns {count} values, as in old versions of Gym; return five: "
+                "observation, reward, terminated, truncated, info"
+            )
+        return values
 
     def _to_number(self, reward: Any) -> float:
         values = np.asarray(reward)

@@ -100,12 +100,38 @@ class Spaces(Odd):
         return super().step(np.zeros(2))
 
 
+class Gap(Odd):
+    """Its second observation, and the first of odd episodes, have a NaN."""
+
+    def _observation(self, action: Any) -> Any:
+        row = super()._observation(action)
+        if self.count == 2 or (self.count == 0 and self.odd):
+            row[1] = np.nan
+        return row
+
+
+class Four(Odd):
+    """A step of old versions of Gym."""
+
+    def step(self, action: Any) -> Any:
+        row, reward, terminated, _, info = super().step(action)
+        return row, reward, terminated, info
+
+
+gymnasium.register("Gap-v0", Gap)
+gymnasium.register("Four-v0", Four)
+gymnasium.register("FourLimited-v0", Four, max_episode_steps=10)
+gymnasium.register("Always-v0", Reward, kwargs={"reward": ValueError("in every episode")})
+
 Box = gymnasium.spaces.Box
 gymnasium.register(
     "Wide-v0", Spaces, kwargs={"actions": Box(np.array([-0.1, -0.3]), np.array([0.1, 0.7]), (2,), np.float64)}
 )
 gymnasium.register("Whole-v0", Spaces, kwargs={"actions": Box(0, 5, (2,), np.int32)})
 gymnasium.register("Idle-v0", Spaces, kwargs={"actions": Box(0, 1, (0,), np.float32)})
+gymnasium.register("Parts-v0", Spaces, kwargs={"actions": gymnasium.spaces.MultiDiscrete([3, 2], start=[1, 0])})
+gymnasium.register("Bits-v0", Spaces, kwargs={"actions": gymnasium.spaces.MultiBinary(3)})
+gymnasium.register("Many-v0", Spaces, kwargs={"actions": gymnasium.spaces.MultiDiscrete([100, 100])})
 gymnasium.register("Blind-v0", Spaces, kwargs={"observations": Box(0, 1, (0,), np.float32)})
 
 

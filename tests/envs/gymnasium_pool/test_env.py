@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
-from finrl_pod_envs.gymnasium_pool.lanes import episode_seed
+from finrl_pod_envs.gymnasium_pool.lanes import episode_seed, make_gymnasium, to_action
 
 from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.protocols import VecEnv
 from finrl_pod.random import key
 from finrl_pod.types import EnvStep
-from tests.envs.gymnasium_pool.faulty_envs import NAME
+from tests.envs.gymnasium_pool.faulty_envs import NAME, Odd
 
 ODD, PENDULUM, CARTPOLE = NAME.format("Odd"), "gym:Pendulum-v1", "gym:CartPole-v1"
 
@@ -141,7 +143,7 @@ def test_resumes_exactly_from_a_checkpoint(name: str) -> None:
         ("gym:Hoper-v5", "no Gymnasium environment 'Hoper-v5'.*Hopper"),
         ("Hopper-v5", "must start with gym:"),
         ("gym:nothing_here:X-v0", "no Gymnasium environment 'nothing_here:X-v0'"),
-        (NAME.format("Free"), "have no bounds"),
+        (NAME.format("Many"), "10,000 combinations, and agents choose among at most 4,096"),
         (NAME.format("Whole"), r"are Box\(0, 5, \(2,\), int32\); agents need floating-point numbers"),
         (NAME.format("Idle"), "agents need floating-point numbers"),
         (NAME.format("Blind"), "without numbers"),
@@ -190,3 +192,56 @@ def test_wrong_action_shape_raises() -> None:
         env.step(torch.zeros(1, 2, 2))
     with pytest.raises(ConfigError, match="--envs must be 1 or more, got 0"):
         GymnasiumVecEnv(PENDULUM, envs=0)
+
+
+@pytest.mark.parametrize(("name", "choices"), [("Parts", 6), ("Bits", 8)])
+def test_parts_of_an_action_are_one_choice_among_their_combinations(name: str, choices: int) -> None:
+    env = GymnasiumVecEnv(NAME.format(name))
+    assert (env.action_kind, env.actions, env.action_size) == ("discrete", choices, 1)
+    decoded = [to_action(np.float32([i]), env.shapes) for i in range(choices)]
+    space = make_gymnasium(NAME.format(name)).action_space
+    assert all(space.contains(action) for action in decoded)
+    assert len({tuple(action.tolist()) for action in decoded}) == choices
+
+
+def test_numbers_that_are_not_finite_are_those_of_the_observation_before(caplog: pytest.LogCaptureFixture) -> None:
+    env = GymnasiumVecEnv(NAME.format("Gap"), envs=2)
+    first = env.reset(1)
+    assert torch.isfinite(first).all()
+    action = torch.full((1, 2, 2), 0.5)
+    before, gap = env.step(action), env.step(action * -1)
+    assert torch.equal(gap.final_observation[..., 1], before.final_observation[..., 1])
+    assert torch.equal(gap.final_observation[..., 2], env.step(action * -1).final_observation[..., 2])
+    env.close()
+    assert re.search(r"[23] observations of .*Gap-v0 had numbers that were not finite", caplog.text)
+
+
+@pytest.mark.parametrize("name", ["Four", "FourLimited"])
+def test_step_of_four_values_is_named(name: str) -> None:
+    env = GymnasiumVecEnv(NAME.format(name))
+    env.reset(0)
+    with pytest.raises(ConfigError, match="returns 4 values, as in old versions of Gym; return five"):
+        env.step(torch.zeros(1, 1, 2))
+
+
+def test_advice_for_unbounded_actions_works() -> None:
+    with pytest.raises(ConfigError, match=r"TransformAction\(env, lambda x: x, Box\(-1, 1, \(2,\)\)\)"):
+        GymnasiumVecEnv(NAME.format("Free"))
+    space = gymnasium.spaces.Box(-1, 1, (2,))
+    gymnasium.register("Bounded-v0", lambda: gymnasium.wrappers.TransformAction(Odd(), lambda x: x, space))
+    assert play(GymnasiumVecEnv("gym:Bounded-v0"), 0, 8)
+
+
+def test_long_episode_is_not_kept_and_starts_anew_after_an_interruption(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("finrl_pod_envs.gymnasium_pool.env.MAX_REPEATED_BYTES", 8 * 5)  # 5 steps of two numbers
+    env = GymnasiumVecEnv(NAME.format("Endless"))
+    play(env, 1, 5)
+    short = env.checkpoint()
+    env.step(torch.zeros(1, 1, 2))
+    long = env.checkpoint()
+    assert (short["taken"].shape[1], long["taken"].shape[1]) == (5, 0)
+    assert env.resume(short)[0, 0, 1:].all()  # the last action
+    assert not env.resume(long)[0, 0, 1:].any()
+    assert "too long to be continued" in caplog.text
