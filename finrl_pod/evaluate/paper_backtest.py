@@ -162,8 +162,14 @@ def backtest_paper(
                     cost = cost + fee
                     traded_value = traded_value + abs(value)
         if traded_prices is not None:
-            pairs = zip(shares, traded_prices.splits[t + 1].tolist(), strict=True)
-            shares = [s if r == 1 else (s * Decimal(repr(r))).quantize(FRACTION, ROUND_DOWN) for s, r in pairs]
+            ratios = [Decimal(repr(ratio)) for ratio in traded_prices.splits[t + 1].tolist()]
+            shares = [
+                s if r == 1 else (s * r).quantize(FRACTION, ROUND_DOWN) for s, r in zip(shares, ratios, strict=True)
+            ]
+            if targets is not None:
+                targets = [
+                    p and dataclasses.replace(p, shares=p.shares * r) for p, r in zip(targets, ratios, strict=True)
+                ]
         total = funds + _value(shares, closes[t + 1], closes[t + 1])
         equity.append(total)
         values = np.array([float(s) for s in shares]) * closes[t + 1]

@@ -200,6 +200,23 @@ def test_orders_that_never_arrive_are_missed_fills(tmp_path: Path, monkeypatch: 
     assert not found.alarm
 
 
+def test_positions_that_cannot_be_sold_are_missed_fills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what their money cannot buy in other symbols."""
+    sim = start(tmp_path, RotatingStrategy(), config(orders=OrderSettings(fractional=True)))
+    sim.day(date(2024, 1, 12), 10)
+
+    def assets(original: Any, symbols: Any) -> Any:
+        found = original(symbols)
+        return {**found, "AA": dataclasses.replace(found["AA"], fractionable=False)}
+
+    sim.broker.overrides["assets"] = assets
+    sim.day(END)
+    found = track(sim, monkeypatch)
+    assert abs(found.attribution["missed_fills"]) > 50
+    assert abs(found.attribution["unexplained"]) < 0.01
+    assert not found.alarm
+
+
 def test_a_halt_is_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = start(tmp_path, RotatingStrategy())
     sim.day(date(2024, 1, 12), 10)

@@ -52,15 +52,20 @@ def test_whole_cash_is_invested_in_a_cash_account(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_purchases_of_a_cash_account_follow_its_sales(tmp_path: Path) -> None:
-    """The proceeds are there in the next session, in which the kept target is bought."""
+@pytest.mark.parametrize(("fractional", "last_day"), [(False, date(2024, 1, 22)), (True, date(2024, 1, 12))])
+def test_purchases_of_a_cash_account_follow_its_sales(tmp_path: Path, fractional: bool, last_day: date) -> None:
+    """The proceeds are there in the next session, in which the kept target is bought.
+
+    Fractions join no auction: they are bought later in the same session.
+    """
 
     def decide(window: Any) -> Any:
         days = {"2024-01-08": np.array([0.98, 0.0, 0.0]), "2024-01-11": np.array([0.0, 0.5, 0.5])}
         return days.get(str(window.times[-1].astype("datetime64[D]")))
 
-    sim = SimulatedDaemon(tmp_path, SETTINGS, FunctionStrategy(decide), kind=CashBroker, panel=prices(seed=1))
-    sim.day(date(2024, 1, 22))
+    settings = dataclasses.replace(SETTINGS, orders=OrderSettings(collar=0.1, fractional=fractional))
+    sim = SimulatedDaemon(tmp_path, settings, FunctionStrategy(decide), kind=CashBroker, panel=prices(seed=1))
+    sim.day(last_day)
     assert "rejected" not in sim.alert_kinds()
     assert sim.daemon.trader.positions["AA"] == 0
     assert invested(sim) > 0.9

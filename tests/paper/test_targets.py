@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market
-from finrl_pod.evaluate.paper_backtest import backtest_paper
+from finrl_pod.evaluate.paper_backtest import TradedPrices, backtest_paper
 from finrl_pod.market.orders import PositionTarget, SizingRules, distance_to_target, missing_shares
 from finrl_pod.paper.domain.records import ActionKind, CorporateAction, Reason, Rejected
 from finrl_pod.paper.execution.sizing import current_targets, sizing_rules
@@ -141,6 +142,30 @@ def test_target_follows_a_split() -> None:
     assert adjusted.positions["AA"] == PositionTarget(Decimal(40), 0.5)
     for since, today in ((date(2024, 1, 10), date(2024, 1, 11)), (date(2024, 1, 8), date(2024, 1, 9))):
         assert target.adjusted([split], since, today) == target
+
+
+class BuyOnce:
+    name, feature_names, lookback = "buy once", (), 1
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        return np.array([0.5]) if window.times[-1] == np.datetime64("2020-01-01") else None
+
+
+def test_kept_target_of_a_backtest_follows_a_split() -> None:
+    """The opening price of the second bar is beyond the limit; the split follows, and twice the shares are bought."""
+    times = np.datetime64("2020-01-01", "ns") + np.arange(4) * np.timedelta64(1, "D")
+    columns = {"open": np.array([[50.0], [55.0], [50.0], [50.0]]), "close": np.full((4, 1), 50.0)}
+    panel = make_panel(times, ("A",), columns)
+    traded = TradedPrices(
+        close=np.array([[100.0], [50.0], [50.0], [50.0]]),
+        splits=np.array([[1.0], [2.0], [1.0], [1.0]]),
+        dividends=np.zeros((4, 1)),
+    )
+    rules = SizingRules(cash_buffer=Decimal(0), collar=Decimal("0.05"))
+    tested = backtest_paper(
+        BuyOnce(), panel, build_market(panel, (), (0, 3)), 0, 3, rules, 1000.0, "open", traded_prices=traded
+    )
+    assert [(int(o.quantity), int(o.filled), o.price) for o in tested.orders] == [(5, 0, None), (10, 10, Decimal(50))]
 
 
 def test_missing_shares_follow_the_weight_where_prices_rise() -> None:

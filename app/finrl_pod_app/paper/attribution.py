@@ -9,7 +9,7 @@ is the difference; what the journal does not explain is `unexplained`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
@@ -285,13 +285,17 @@ class _Gaps:
         shares_by_cause[Cause.LIMITS] = limits + account.is_commanded
         shares_by_cause[Cause.MISSED_FILLS] = unfilled_quantity - limits + model.planned_quantity - model.shares
         symbol = self.terms.symbols[n]
-        skip_reason = next((d.skip_reasons[symbol] for d in decisions if symbol in d.skip_reasons), None)
+        skip_reasons = {s: reason for d in decisions for s, reason in d.skip_reasons.items()}
         if not decisions or any(d.is_failed for d in decisions):
             shares_by_cause[Cause.MISSED_FILLS] += planned_quantity
-        elif skip_reason is not None:
-            shares_by_cause[Cause.LIMITS if "halted" in skip_reason else Cause.MISSED_FILLS] += planned_quantity
+        elif symbol in skip_reasons:
+            shares_by_cause[_skip_cause([skip_reasons[symbol]])] += planned_quantity
         else:
-            for cause, shares in self._propagate(n, planned_quantity, targets, bar, model.planned_quantity).items():
+            parts = self._propagate(n, planned_quantity, targets, bar, model.planned_quantity)
+            if skip_reasons:  # the money of positions that could not be sold is missing elsewhere
+                parts[_skip_cause(skip_reasons.values())] += parts[Cause.UNEXPLAINED]
+                parts[Cause.UNEXPLAINED] = 0.0
+            for cause, shares in parts.items():
                 shares_by_cause[cause] += shares
         for cause, shares in shares_by_cause.items():
             self.gaps[cause].shares[n] += shares
@@ -371,3 +375,7 @@ class _Gaps:
             unexplained_shares = action.shares - shares_held * (1 - 1 / splits[n])
             small = abs(unexplained_shares) < SMALLEST * max(abs(shares_held), 1.0)
             self.gaps[Cause.ROUNDING if small else Cause.UNEXPLAINED].shares[n] += unexplained_shares
+
+
+def _skip_cause(reasons: Iterable[str]) -> Cause:
+    return Cause.LIMITS if any("halted" in reason for reason in reasons) else Cause.MISSED_FILLS

@@ -64,7 +64,8 @@ def plan_orders(
     """Plan the orders of a decision, or for one that keeps the positions those that its kept targets still need.
 
     A symbol with invalid prices, or that is not tradable, keeps its position, valued at its last known close.
-    Fractional quantities become DAY orders, since brokers accept no fractions in auctions.
+    Fractional quantities become DAY orders, since brokers accept no fractions in auctions: purchases may then wait for
+    the sales that pay for them.
 
     buying_power: amount that brokers reserve the limit prices of purchases from; None without a bound.
     """
@@ -135,6 +136,7 @@ def _intent(
     in_auction = TimeInForce.OPG if config.schedule.mode == "open" else TimeInForce.CLS
     # none of these may join an auction
     is_day_order = waits or rules.fractional or quantity % 1 != 0 or cycle.time is not None
+    is_valid_all_day = is_day_order and cycle.time is None and not config.broker.continuous
     return Intent(
         run=config.name,
         bar=cycle.id,
@@ -146,8 +148,6 @@ def _intent(
         limit_price=limit_price(price, quantity, collar) if rules.collar else None,
         reference_price=price,
         opens=cycle.opens,
-        deadline=cycle.late_deadline if waits else cycle.deadline,
-        ends=cycle.session.close
-        if is_day_order and cycle.time is None and not config.broker.continuous
-        else cycle.ends,
+        deadline=cycle.late_deadline if waits or is_valid_all_day else cycle.deadline,
+        ends=cycle.session.close if is_valid_all_day else cycle.ends,
     )
