@@ -121,7 +121,7 @@ def shapes_of(env: gymnasium.Env[Any, Any], name: str) -> Shapes:
             f"TransformAction(env, lambda x: x, Box(-1, 1, {tuple(action.shape)})) of gymnasium.wrappers"
         )
     bounds = (tuple(low.tolist()), tuple(high.tolist()))
-    return Shapes(int(row), 0, 0, tuple(action.shape), *bounds, dtype=str(action.dtype))
+    return Shapes(int(row), (), (), tuple(action.shape), *bounds, dtype=str(action.dtype))
 
 
 def _combinations(action: Any, row: int, name: str) -> Shapes:
