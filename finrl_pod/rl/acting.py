@@ -90,9 +90,7 @@ def target_weights(
     if rules.kind == "discrete":
         choice = choices(actor, params, inputs, rules)
         return choices_as_weights(choice, holdings, tradable, rules=rules_of(rules))
-    # stock_trading observes accounts in units of the starting cash.
-    unit = equity / rules.cash if rules.kind == "stock_trading" else None
-    scores = _action(actor, params, inputs, unit).view(len(holdings), -1).double()
+    scores = _action(actor, params, inputs, _unit(equity, rules)).view(len(holdings), -1).double()
     if rules.kind == "stock_trading":
         return trades_as_weights(
             scores, holdings, tradable, prices, equity, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)
@@ -101,11 +99,18 @@ def target_weights(
 
 
 @torch.no_grad()
-def tilt_scores(actor: Actor, params: Params, inputs: DecisionInputs, rules: EnvironmentConfig) -> Tensor:
-    """Scores [P, N] float64 of P members trained under a mandate."""
+def asset_scores(
+    actor: Actor, params: Params, inputs: DecisionInputs, rules: EnvironmentConfig, equity: Tensor | None = None
+) -> Tensor:
+    """Scores [P, N] float64 of P members of one actor: what the mandate or `target_weights` turn into weights.
+
+    equity: [P] in currency, None under a mandate.
+    """
+    (members, assets) = inputs.holdings.shape
     if rules.kind == "discrete":
-        return choice_scores(choices(actor, params, inputs, rules), inputs.holdings.shape[-1])
-    return _action(actor, params, inputs).view(len(inputs.holdings), -1).double()
+        return choice_scores(choices(actor, params, inputs, rules), assets)
+    actions = _action(actor, params, inputs, _unit(equity, rules)).view(members, -1)
+    return actions[:, -assets:].double()  # a score of cash comes first
 
 
 @torch.no_grad()
@@ -113,6 +118,11 @@ def choices(actor: Actor, params: Params, inputs: DecisionInputs, rules: Environ
     """Choices [P] int64 of P members of one actor with discrete actions."""
     assert rules.kind == "discrete"
     return _action(actor, params, inputs).view(len(inputs.holdings))
+
+
+def _unit(equity: Tensor | None, rules: EnvironmentConfig) -> Tensor | None:
+    """[P] scale of observed accounts: stock_trading observes them in units of the starting cash."""
+    return equity / rules.cash if equity is not None and rules.kind == "stock_trading" else None
 
 
 def _action(actor: Actor, params: Params, inputs: DecisionInputs, unit: Tensor | None = None) -> Tensor:
@@ -180,7 +190,7 @@ def run_members(
         rows = slice(max(0, t + 1 - actor.spec.lookback), t + 1)
         inputs = DecisionInputs(market.features[rows], market.tradable[rows], holdings, extras)
         if accounts is not None:
-            scores = tilt_scores(actor, params, inputs, config)
+            scores = asset_scores(actor, params, inputs, config)
             valid.logical_and_(torch.isfinite(scores).all(-1, keepdim=True))
             return accounts.decide(t, torch.where(valid, scores, 0.0), holdings, close[t])
         weights = target_weights(actor, params, inputs, equity, close[t], config)

@@ -1,7 +1,8 @@
 """A mandate on one account: bars of windows instead of the tables of a market, for backtests and the paper daemon.
 
 `MandateAccount` turns scores into target weights and keeps the virtual holdings. `BasePortfolio` is the strategy of an
-agent that never tilts: champions are compared with it. `MandateRecorder` records desired weights before limits.
+agent that never tilts: champions are compared with it. `DecisionRecorder` records scores, and desired weights before
+limits.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypedDict, cast
+from typing import Any, NamedTuple, Protocol, TypedDict, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import Floats, Positions, Tensor, Times, Window
 from finrl_pod_strategies.base_portfolios import base_at, base_lookback
+from finrl_pod_strategies.score_parts import ScoredDecision, ScoreParts
 
 LARGEST_SCORE = 20.0  # its tanh is 1
 MIN_LOOKBACK = 12  # bars: virtual holdings drift over gaps of up to ten bars between two calls
@@ -204,6 +206,7 @@ class BasePortfolio:
     def __post_init__(self) -> None:
         self.account = MandateAccount(self.mandate, self.leverage)
         self.lookback = self.account.lookback
+        self.scored_decision: ScoredDecision | None = None  # the last decision, if a feature was its score
 
     def recreate(self) -> BasePortfolio:
         """A copy without virtual holdings."""
@@ -221,28 +224,40 @@ class BasePortfolio:
         """Target weights [N], or None where the mandate does not trade."""
         scores = torch.zeros(1, len(window.symbols), dtype=torch.float64)
         if window.features is not None:
-            scores = torch.from_numpy(np.nan_to_num(window.features.T)).double()
+            rows = torch.from_numpy(np.nan_to_num(window.features)).double().unsqueeze(0)  # [1, N, 1]
+            scores = rows[..., 0]
+            self.scored_decision = ScoredDecision(
+                window.times[-1], self.feature_names, rows, window.tradable[-1], lambda rows: rows[0, :, 0]
+            )
         return self.account.target_weights(scores, lambda weights: weights[0], window, positions)
 
 
-class MandateStrategy(Strategy, Protocol):
-    """A strategy that may trade through the account of a mandate."""
+@runtime_checkable
+class ScoredStrategy(Strategy, Protocol):
+    """A strategy that decides from scores, possibly through the account of a mandate."""
 
     @property
     def account(self) -> MandateAccount | None:
         """Its account; None for unconstrained weights."""
         ...
 
+    @property
+    def scored_decision(self) -> ScoredDecision | None:
+        """Its last decision; None before the first one, and for a decision without scores."""
+        ...
 
-class MandateRecorder:
-    """Wrap a strategy and record its agents' desired weights before limits and slow trading."""
 
-    def __init__(self, inner: MandateStrategy) -> None:
+class DecisionRecorder:
+    """Wrap a strategy and record the scores of its agents, and their desired weights before limits and slow trading."""
+
+    def __init__(self, inner: ScoredStrategy) -> None:
         self.inner = inner
         self.name = inner.name
         self.feature_names = inner.feature_names
         self.lookback: int | None = getattr(inner, "lookback", None)
         self._tilts: list[DesiredTilt] = []
+        self._parts: list[ScoreParts] = []
+        self._last_decision: ScoredDecision | None = None
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights of the wrapped strategy."""
@@ -250,7 +265,18 @@ class MandateRecorder:
         tilt = None if self.inner.account is None else self.inner.account.desired_tilt
         if tilt is not None and tilt.time == window.times[-1]:  # else the strategy did not use its account
             self._tilts.append(tilt)
+        decision = self.inner.scored_decision
+        if decision is not None and decision.time == window.times[-1]:
+            if self._last_decision is None or not _same_month(self._last_decision, decision):
+                self._parts.append(decision.parts())
+            self._last_decision = decision
         return weights
+
+    def score_parts(self) -> tuple[ScoreParts, ...]:
+        """Scores of the first decision of each month, and of the last decision."""
+        if self._last_decision is None or self._last_decision.time == self._parts[-1].time:
+            return tuple(self._parts)
+        return (*self._parts, self._last_decision.parts())
 
     def desired_tilts(self, times: Times, assets: int) -> DesiredTilts:
         """Desired tilts at the bars `times`; NaN where there are none."""
@@ -259,6 +285,10 @@ class MandateRecorder:
             weights[np.searchsorted(times, tilt.time)] = tilt.weights
         allowed = float(np.mean([tilt.allowed for tilt in self._tilts])) if self._tilts else math.nan
         return DesiredTilts(weights, allowed)
+
+
+def _same_month(first: ScoredDecision, second: ScoredDecision) -> bool:
+    return bool(first.time.astype("datetime64[M]") == second.time.astype("datetime64[M]"))
 
 
 def _index(times: Times, time: np.datetime64) -> int | None:

@@ -22,13 +22,14 @@ from finrl_pod.market.account_extras import AccountTracker
 from finrl_pod.market.actions import choices_as_weights
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
-from finrl_pod.rl.acting import Actor, DecisionInputs, choices, target_weights, tilt_scores
+from finrl_pod.rl.acting import Actor, DecisionInputs, asset_scores, choices, target_weights
 from finrl_pod.rl.algorithms.factory import make_actor
 from finrl_pod.rl.networks.inputs import OBSERVATION_BOUND, action_scale
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.run import EnvironmentConfig, GroupConfig, MandateConfig
 from finrl_pod.types import AgentSnapshot, Floats, Normaliser, Positions, Tensor, Window
 from finrl_pod_strategies.mandate_account import AccountState, MandateAccount
+from finrl_pod_strategies.score_parts import ScoredDecision
 
 HALF = 0.5
 WEIGHT_TOLERANCE = 1e-12  # rounding error of sums of ensemble weights
@@ -141,6 +142,7 @@ class PolicyStrategy:
         self.tracker = AccountTracker(self.rules, self.mandate)
         self._tracked_bar: np.datetime64 | None = None  # bar of the last decision of the tracker
         self._symbols: tuple[str, ...] = ()  # of that decision
+        self.scored_decision: ScoredDecision | None = None  # the last decision, if it was made from scores
 
     def __repr__(self) -> str:
         members = len(self.ensemble_weights)
@@ -224,11 +226,13 @@ class PolicyStrategy:
         self, window: Window, features: Floats, positions: Positions, extras: Tensor | None
     ) -> Floats | None:
         features = features.reshape(-1, *features.shape[-2:])  # [B, N, F], the decision bar last
+        self.scored_decision = None
         if self._turbulence_exceeded(features[-1]):
             return np.zeros(len(window.symbols))
         rows = torch.from_numpy(normalise(features[..., : len(self.normaliser.feature_names)], self.normaliser))
         tradable = torch.from_numpy(window.tradable[-len(features) :])  # [B, N]
         inputs = DecisionInputs(rows, tradable, torch.from_numpy(positions.weights).unsqueeze(0), extras)
+        self.scored_decision = self._scored(inputs, window, positions)
         if self.account is not None:
             return self.account.target_weights(self._scores(inputs), self._combine, window, positions)
         if self.rule == "vote" and self.rules.kind == "discrete":
@@ -241,6 +245,18 @@ class PolicyStrategy:
             targets[members] = weights.numpy()
         return self._combine(targets)
 
+    def _scored(self, inputs: DecisionInputs, window: Window, positions: Positions) -> ScoredDecision:
+        """The decision at the last bar of the window as one from the mean of the members' scores."""
+        equity = None if self.account is not None else positions.equity
+        ensemble_weights = torch.from_numpy(self.ensemble_weights)
+        return ScoredDecision(
+            window.times[-1],
+            self.normaliser.feature_names,
+            inputs.features,
+            window.tradable[-1],
+            lambda rows: ensemble_weights @ self._scores(inputs._replace(features=rows), equity),
+        )
+
     def _combine(self, targets: Floats) -> Floats:
         """Ensemble weights [N] from the weights of the members [M, N]: their mean, or weighted median."""
         if self.rule == "vote":
@@ -248,11 +264,12 @@ class PolicyStrategy:
         mean: Floats = self.ensemble_weights @ targets
         return mean
 
-    def _scores(self, inputs: DecisionInputs) -> Tensor:
-        """Scores [M, N] float64 of the members under a mandate. inputs: inputs of one account."""
+    def _scores(self, inputs: DecisionInputs, equity: float | None = None) -> Tensor:
+        """Scores [M, N] float64 of the members. inputs, equity: of one account; equity is None under a mandate."""
         scores = torch.empty(len(self.ensemble_weights), inputs.holdings.shape[-1], dtype=torch.float64)
         for actor, params, members in self.groups:
-            scores[members] = tilt_scores(actor, params, _repeat(inputs, members), self.rules)
+            equities = None if equity is None else torch.full((len(members),), equity, dtype=torch.float64)
+            scores[members] = asset_scores(actor, params, _repeat(inputs, members), self.rules, equities)
         return scores
 
     def _vote_on_choices(self, inputs: DecisionInputs) -> Floats:

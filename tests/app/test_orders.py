@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import math
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from finrl_pod_app.cli.console_evaluation import show_orders
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.evaluation.orders import AccountOrders, OrderOptions, account_orders
 from finrl_pod_strategies.mandate_account import BasePortfolio
@@ -21,6 +23,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, FinrlPodError, InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules
+from finrl_pod.files import record_values
 from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.rules import rules_of
 from finrl_pod.protocols import Strategy
@@ -191,6 +194,12 @@ def test_strategy_with_stops_is_refused_and_shorts_may_be_held() -> None:
     assert found.orders[0].held == -2.0
 
 
+def test_reasons_of_a_strategy_without_scores_are_refused() -> None:
+    for strategy in (Random(), BasePortfolio(MANDATE)):
+        with pytest.raises(InputError, match="has no scores that could be explained: leave out --why"):
+            ordered(strategy, small_panel(), {}, cash=1e4, date="2021-06-01", why=True)
+
+
 # ---------------------------------------------------------------------- the command, and Python
 
 
@@ -226,3 +235,27 @@ def test_command_prints_json_a_table_and_csv_and_python_returns_the_rows(
     (folder / "my.csv").write_text("symbol,shares\nS1,7\nS0,1\nS1,8\n")
     assert run([*call, "--date", "2021-06-01"]) == 2
     assert "my.csv: S1 stands there twice" in capsys.readouterr().err
+
+
+def scored_by_return(panel: Panel) -> Floats:
+    """Minus the last return."""
+    close = panel.close
+    return np.vstack([np.zeros(close.shape[1]), -np.diff(np.log(close), axis=0)])
+
+
+def test_reasons_add_up_to_the_scores(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    panel = small_panel()
+    frame = fp.orders(scored_by_return, "main", cash=1e4, date="2021-06-01", why=True)
+    t = int(np.flatnonzero(panel.times == np.datetime64("2021-06-01"))[0])
+    expected = -np.log(panel.close[t] / panel.close[t - 1])
+    assert frame["score"].tolist() == pytest.approx(expected.tolist())
+    assert [sum(why.values()) for why in frame["why"]] == pytest.approx(expected.tolist())
+    assert list(frame["why"][0]) == ["scores_scored_by_return"]
+    result = ordered(tilted(), panel, {}, EnvironmentConfig(), cash=1e4, date="2021-06-01", why=True)
+    rows = record_values(result)["orders"]
+    assert [row["why"] for row in rows] == [{"return_5": row["score"]} for row in rows]
+    header, first, *_ = result.to_csv().splitlines()
+    assert header == "symbol,held,target_weight,shares,price,price_date,cost,score,why"
+    assert json.loads(next(csv.reader([first]))[-1]) == rows[0]["why"]
+    show_orders(result)
+    assert f"return_5 {rows[0]['score']:+.3f}" in capsys.readouterr().out

@@ -27,7 +27,7 @@ AXE = Path(__file__).parent / "vendor" / "axe.min.js"  # axe-core 4.14.1, MPL-2.
 UNIVERSE = "universe"  # a stored panel
 # Views of a page beside its first one, by its path.
 VIEWS = {
-    "run?name=good": ("Allocation", "Profit", "Mandate", "Training", "Config"),
+    "run?name=good": ("Allocation", "Profit", "Mandate", "Reasons", "Training", "Config"),
     "compare": COMPARE_VIEWS[1:],
     "data": ("Prices", "Availability of bars", "Correlations", "Features"),
     "paper": ("Orders and fills", "Costs", "Risk", "Log"),

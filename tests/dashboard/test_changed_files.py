@@ -60,7 +60,7 @@ def test_figures_of_a_run_follow_its_curves(run: Path, visit: Callable[..., Any]
     assert figures(again(app)) != before
 
 
-@pytest.mark.parametrize("view", ["Allocation", "Profit"])
+@pytest.mark.parametrize("view", ["Allocation", "Profit", "Reasons"])
 def test_other_views_of_a_run_follow_its_files(view: str, run: Path, visit: Callable[..., Any]) -> None:
     app = visit("run", run.parent, name="mine")
     app = app.segmented_control(key="view").set_value(view).run()
@@ -68,6 +68,10 @@ def test_other_views_of_a_run_follow_its_files(view: str, run: Path, visit: Call
     assert before
     if view == "Allocation":
         scale_tensors(run / "curves.safetensors", "weights", 0.5)
+    elif view == "Reasons":
+        report = json.loads((run / "report.json").read_text())
+        report["score_attribution"]["assets"].reverse()
+        (run / "report.json").write_text(json.dumps(report))
     else:
         report = json.loads((run / "report.json").read_text())
         profits = report["attribution"]["by_asset"]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from finrl_pod_strategies.mandate_account import BasePortfolio, MandateAccount, MandateRecorder
+from finrl_pod_strategies.mandate_account import BasePortfolio, DecisionRecorder, MandateAccount
+from finrl_pod_strategies.score_parts import ScoredDecision
 
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
@@ -29,6 +30,7 @@ class FixedScores:
     name: str = "champion"
     feature_names: tuple[str, ...] = ()
     calls: int = 0
+    scored_decision: ScoredDecision | None = None
     account: MandateAccount = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,7 +54,7 @@ def prices(bars: int = 60) -> Panel:
 
 def test_targets_are_recorded_before_limits_and_slow_trading() -> None:
     panel = prices()
-    recorder = MandateRecorder(FixedScores(LIMITED))
+    recorder = DecisionRecorder(FixedScores(LIMITED))
     result = backtest(recorder, panel, MarketPeriod(build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6))
     tilts = recorder.desired_tilts(result.times, 4)
     table = tilts.weights
@@ -72,7 +74,7 @@ def test_recording_changes_no_result() -> None:
     setup = (panel, MarketPeriod(build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6))
     unrecorded, recorded = (
         backtest(FixedScores(LIMITED), *setup),
-        backtest(MandateRecorder(FixedScores(LIMITED)), *setup),
+        backtest(DecisionRecorder(FixedScores(LIMITED)), *setup),
     )
     assert np.array_equal(unrecorded.equity, recorded.equity)
 

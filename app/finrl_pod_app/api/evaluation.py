@@ -133,14 +133,16 @@ def orders(
     date: str | None = None,
     whole_shares: bool = False,
     max_age: int = MAX_AGE,
+    why: bool = False,
 ) -> pd.DataFrame:
     """What to buy and sell after the close of `date`, by default of the last bar: the orders of a backtest.
 
     what, prices: as in `backtest`; a run also decides on newer prices. holdings: shares by symbol, or a CSV file with
     columns symbol and shares; beside a file the virtual holdings of a mandate are kept for the next decision. cash:
     currency. whole_shares: cut orders towards zero. max_age: trading days that the last prices may be old without a
-    date. Returns a row for each symbol, see `finrl_pod_app.evaluation.orders.OrderRow`; `attrs["cash_left"]` has the
-    cash after the orders. Raises InputError and DataError for bad input.
+    date. why: add the columns `score` and `why`: what an agent decided from, and the contribution of each feature to
+    it. Returns a row for each symbol, see `finrl_pod_app.evaluation.orders.OrderRow` and `ExplainedRow`;
+    `attrs["cash_left"]` has the cash after the orders. Raises InputError and DataError for bad input.
     """
     if isinstance(what, TrainedAgent) and prices is None:
         prices = what.market
@@ -157,7 +159,8 @@ def orders(
     if not isinstance(holdings, Mapping | None):
         holdings = api.as_path(holdings, "holdings must be shares by symbol or a CSV file")
     days = api.whole_number("max_age", max_age, 0)
-    options = OrderOptions(api.number("cash", cash), date, api.flag("whole_shares", whole_shares), days)
+    is_whole = api.flag("whole_shares", whole_shares)
+    options = OrderOptions(api.number("cash", cash), date, is_whole, days, api.flag("why", why))
     result = account_orders(strategy, config, panel, holdings, options)
     frame = result.to_frame()
     frame.attrs["cash_left"] = result.cash_left

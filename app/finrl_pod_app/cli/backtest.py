@@ -242,6 +242,9 @@ def orders(
     max_age: Annotated[
         int, typer.Option(min=0, metavar="DAYS", help="Refuse prices that end more trading days ago, without --date.")
     ] = 5,
+    why: Annotated[
+        bool, typer.Option("--why", help="Also show the score of each symbol, and what each feature contributed to it.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what to buy and sell after the last close: the orders of a backtest, for holdings of your own.
@@ -270,10 +273,10 @@ def orders(
 
     agent, config = run_champion(target) if isinstance(target, Path) else (load_strategy(target), RunConfig())
     config = override_config(config, data)
-    options = OrderOptions(cash, date, whole_shares, max_age)
+    options = OrderOptions(cash, date, whole_shares, max_age, why)
     result = account_orders(agent, config, load_panel(config), holdings, options)
     if csv is not None:
-        write_text(csv, result.to_frame().to_csv(index=False))
+        write_text(csv, result.to_csv())
     print_result(result, show_orders, as_json=as_json)
 
 

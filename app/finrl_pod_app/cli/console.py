@@ -65,7 +65,9 @@ def show_result(report: RunReport, out: Path | None) -> None:
     print_lines(console, *verdict_lines(report))
     if report.ladder:
         console.print(_ladder_table(report))
-    texts = [tax_sentence, ladder_sentence, baselines_sentence]
+    from finrl_pod_app.report.score_attribution import score_sentence
+
+    texts = [tax_sentence, ladder_sentence, score_sentence, baselines_sentence]
     if report.verdict is None:
         texts = [return_sentence, looks_sentence, *texts]
     print_lines(console, *(text(report) for text in texts))

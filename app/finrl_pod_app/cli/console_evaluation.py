@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from finrl_pod_app.evaluation.orders import AccountOrders
     from finrl_pod_app.report.records import RunReport
 
+LARGEST_PARTS = "of which mostly"
 MARKS = {"pass": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -89,12 +90,21 @@ def show_trials(path: str, data_sets: Sequence[DataSet], last: int | None = None
 
 def show_orders(result: AccountOrders) -> None:
     """Print one line per symbol, and the cash that is left."""
+    from finrl_pod_app.evaluation.orders import ExplainedRow
+
     console = make_console()
-    columns = ("symbol", "held", "target %", "buy or sell", "price", "of", "cost")
-    table = plain_table(f"Orders after the close of {result.date}", columns, right=(*columns[1:5], "cost"))
+    columns = ["symbol", "held", "target %", "buy or sell", "price", "of", "cost"]
+    right = [*columns[1:5], "cost", "score"]
+    if any(isinstance(row, ExplainedRow) for row in result.orders):
+        columns += ["score", LARGEST_PARTS]
+    table = plain_table(f"Orders after the close of {result.date}", columns, right=right, multiline=(LARGEST_PARTS,))
     for row in result.orders:
-        amounts = (f"{row.held:,g}", percent(row.target_weight), f"{row.shares:+,.10g}" if row.shares else "")
-        table.add_row(row.symbol, *amounts, number(row.price), row.price_date or "", number(row.cost))
+        cells = [f"{row.held:,g}", percent(row.target_weight), f"{row.shares:+,.10g}" if row.shares else ""]
+        cells += [number(row.price), row.price_date or "", number(row.cost)]
+        if isinstance(row, ExplainedRow):
+            largest = sorted((row.why or {}).items(), key=lambda item: -abs(item[1]))[:2]
+            cells += [number(row.score, 3), ", ".join(f"{name} {number(x, 3, sign=True)}" for name, x in largest)]
+        table.add_row(row.symbol, *cells)
     console.print(table)
     console.print(f"Cash left at these prices: {number(result.cash_left)}", markup=False)
 

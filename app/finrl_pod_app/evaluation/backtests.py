@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 
 import pandas as pd
 from finrl_pod_strategies.baselines import SavingsPlan, make_baseline, run_baseline
-from finrl_pod_strategies.mandate_account import MandateRecorder
+from finrl_pod_strategies.mandate_account import DecisionRecorder
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
@@ -35,6 +35,7 @@ from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Times
 from finrl_pod.user_files import is_custom
 from finrl_pod_app.evaluation import champions
 from finrl_pod_app.evaluation.mandate_report import attribution_of, comparison, mandate_parts, mandate_period
+from finrl_pod_app.evaluation.score_attribution import score_attribution
 from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, load_run_panel, splits_of_panel
 from finrl_pod_app.report.builder import bars_sentence, bootstrap_band, build_report, rule_sentences, subject_of
 from finrl_pod_app.report.columns import CHAMPION
@@ -238,7 +239,7 @@ def _on_weights(
     with_curve: also compute the metrics of the same decisions at other costs.
     """
     champion = inputs.strategy if isinstance(inputs.strategy, PolicyStrategy) else None
-    recorder = None if champion is None else MandateRecorder(champion)
+    recorder = None if champion is None else DecisionRecorder(champion)
     strategy = RecordingStrategy(recorder or inputs.strategy)
     strategy.orders = inputs.orders
     on_prices = (inputs.panel, inputs.market_period)
@@ -256,6 +257,7 @@ def _on_weights(
         desired_tilts = recorder.desired_tilts(results[CHAMPION].times, len(results[CHAMPION].symbols))
         periods = {"test": mandate_period(inputs.config, results, desired_tilts)}
         parts = mandate_parts(inputs.config, inputs.panel, results, periods)
+        parts["score_attribution"] = score_attribution(recorder, results[CHAMPION])
     has_curve = with_curve and not index and inputs.orders is None and inputs.flows is None
     return _Outcome(
         results,

@@ -46,7 +46,7 @@ def mandate_period(
 ) -> MandatePeriod | None:
     """A champion over a period; None if the mandate is unconstrained.
 
-    results: results of the champion and of the reference of the run. desired_tilts: recorded by `MandateRecorder`.
+    results: results of the champion and of the reference of the run. desired_tilts: recorded by `DecisionRecorder`.
     """
     if active_mandate(config.mandate) is None:
         return None

@@ -17,8 +17,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from finrl_pod_strategies.mandate_account import ScoredStrategy
 from finrl_pod_strategies.policy import PolicyStrategy
+from finrl_pod_strategies.score_parts import ScoredDecision
 from finrl_pod_strategies.user_strategy import UserStrategy
+from pydantic import SerializeAsAny
 
 from finrl_pod.data.dates import first_moment, last_moment, stamp
 from finrl_pod.data.side_tables import SYMBOL, column_of, read_side_table
@@ -38,6 +41,7 @@ from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import champion_of
 from finrl_pod.types import Floats, Panel
+from finrl_pod.user_files import unpinned
 from finrl_pod_app.evaluation.champions import load_champion
 
 MAX_AGE = 5  # trading days
@@ -61,16 +65,35 @@ class OrderRow:
 
 
 @dataclass(frozen=True)
+class ExplainedRow(OrderRow):
+    """An order with its reasons, see `finrl_pod_strategies.score_parts`.
+
+    score: what the strategy decided from. why: contribution of each feature, and "everything else" if it is not 0; they
+    add up to the score. Both are None if the strategy sold everything because of turbulence.
+    """
+
+    score: float | None
+    why: Mapping[str, float] | None
+
+
+@dataclass(frozen=True)
 class AccountOrders:
     """Orders of an account, one row for each symbol. date: bar of the decision. cash_left: after orders and costs."""
 
     date: str
     cash_left: float
-    orders: tuple[OrderRow, ...]
+    orders: tuple[SerializeAsAny[OrderRow], ...]
 
     def to_frame(self) -> pd.DataFrame:
         """The rows."""
         return pd.DataFrame([vars(row) for row in self.orders])
+
+    def to_csv(self) -> str:
+        """The rows as CSV; `why` as JSON."""
+        frame = self.to_frame()
+        if "why" in frame:
+            frame["why"] = [json.dumps(reasons) for reasons in frame["why"]]
+        return frame.to_csv(index=False)
 
 
 @dataclass(frozen=True)
@@ -86,13 +109,14 @@ class OrderOptions:
     """Options of `account_orders`.
 
     cash: currency. date: day of the decision, None for the last bar. whole_shares: cut orders to whole shares. max_age:
-    trading days that the last prices may be old without a date.
+    trading days that the last prices may be old without a date. why: rows are `ExplainedRow`.
     """
 
     cash: float = 0.0
     date: str | None = None
     whole_shares: bool = False
     max_age: int = MAX_AGE
+    why: bool = False
 
 
 def run_champion(folder: Path) -> tuple[PolicyStrategy, RunConfig]:
@@ -115,12 +139,18 @@ def account_orders(
     holdings: shares by symbol, or a CSV file with columns symbol and shares. Beside a file, FILE.state.json keeps the
     virtual holdings of a mandate for the next decision; without one they start as in a backtest.
 
-    Raises DataError for prices that are too old and a date without a bar, InputError for holdings that are none.
+    Raises DataError for prices that are too old and a date without a bar, InputError for holdings that are none, and
+    for reasons of a strategy without scores.
     """
     if orders_of(strategy) is not None:
         raise InputError(
             f"strategy {strategy.name} has stops or limits, and they depend on the prices of the next bar: place them "
             "at your broker, and leave out its `orders` here"
+        )
+    account = strategy.inner if isinstance(strategy, UserStrategy) else strategy
+    if options.why and not (isinstance(account, ScoredStrategy) and strategy.feature_names):
+        raise InputError(
+            f"the strategy {strategy.name} has no scores that could be explained: leave out --why, or ask a run"
         )
     rules = rules_of(dataclasses.replace(config.environment, fill="same_close", delay=1))
     t = _bar_of(panel, options.date)
@@ -134,7 +164,6 @@ def account_orders(
     close = market.close[t].double()
     equity = _checked_equity(options.cash, float((shares * close).sum()), rules)
     state_file = holdings.with_suffix(".state.json") if isinstance(holdings, Path) else None
-    account = strategy.inner if isinstance(strategy, UserStrategy) else strategy
     states = _restore(account, state_file, panel, t) if isinstance(account, MandatedStrategy) else []
 
     weights = decider(strategy, panel, market, t, t)(t, cash.clone(), shares.clone())
@@ -157,12 +186,26 @@ def account_orders(
     costs = venue.asset_costs(t, change, price)
     columns = (shares[0].tolist(), targets.tolist(), change.tolist(), prices, dates, costs.tolist())
     rows = tuple(OrderRow(*values) for values in zip(panel.symbols, *columns, strict=True))
+    if options.why and isinstance(account, ScoredStrategy):
+        rows = _explained(rows, account.scored_decision)
 
     state = account.state() if isinstance(account, MandatedStrategy) else None
     if state is not None and state_file is not None:
         entries = [vars(entry) for entry in (*states, SavedState(str(panel.times[t]), state))]
         write_text(state_file, json.dumps(entries, indent=1, sort_keys=True, allow_nan=False) + "\n")
     return AccountOrders(stamp(panel.times[t], panel.bar), float(fills.cash[0]), rows)
+
+
+def _explained(rows: tuple[OrderRow, ...], decision: ScoredDecision | None) -> tuple[ExplainedRow, ...]:
+    """Orders with the score of each symbol and its parts. decision: the decision that they come from."""
+    if decision is None:
+        return tuple(ExplainedRow(**vars(row), score=None, why=None) for row in rows)
+    parts = decision.parts()
+    names = [unpinned(name) for name in parts.features]
+    return tuple(
+        ExplainedRow(**vars(row), score=score, why=dict(zip(names, contributions, strict=True)))
+        for row, score, contributions in zip(rows, parts.scores.tolist(), parts.contributions.tolist(), strict=True)
+    )
 
 
 def _restore(account: MandatedStrategy, file: Path | None, panel: Panel, t: int) -> list[SavedState]:

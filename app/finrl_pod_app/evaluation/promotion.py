@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from finrl_pod_strategies.base_portfolios import with_base
 from finrl_pod_strategies.baselines import run_baselines
-from finrl_pod_strategies.mandate_account import DesiredTilts, MandateRecorder
+from finrl_pod_strategies.mandate_account import DecisionRecorder, DesiredTilts
 
 from finrl_pod.data.splits import Span, Splits
 from finrl_pod.data.tensor import build_market
@@ -54,7 +54,8 @@ from finrl_pod_app.evaluation.champions import (
     reference_strategy,
 )
 from finrl_pod_app.evaluation.execution_rules import within_daemon_limits
-from finrl_pod_app.report.records import MandateBaseline, ReportParts, Rung, RungPeriod
+from finrl_pod_app.evaluation.score_attribution import score_attribution
+from finrl_pod_app.report.records import MandateBaseline, ReportParts, Rung, RungPeriod, ScoreAttribution
 
 BASE = "base"
 TRAINED = "rl"
@@ -76,7 +77,7 @@ class ChampionEvaluation:
 
     cost_curve: metrics of the champion on test at other costs. audit: None if the champion already had a verdict.
     desired_tilts: tilts of the champion on validation and test, before the limits of its mandate. baselines: accounts
-    of `mandate_accounts` on validation and test.
+    of `mandate_accounts` on validation and test. score_attribution: of the champion on test.
     """
 
     validation: Mapping[str, BacktestResult]
@@ -86,6 +87,7 @@ class ChampionEvaluation:
     audit: Audit | None
     desired_tilts: Mapping[str, DesiredTilts]
     baselines: Mapping[str, Mapping[str, Curve]]
+    score_attribution: ScoreAttribution | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +145,7 @@ def evaluate_champion(
     reference = reference_strategy(config)
     on_stage("validating the champion and the baselines")
     period = period_of(market, splits.validation, config)
-    recorders = {"validation": MandateRecorder(champion), "test": MandateRecorder(champion)}
+    recorders = {"validation": DecisionRecorder(champion), "test": DecisionRecorder(champion)}
     validation = {
         CHAMPION: backtest(within_daemon_limits(recorders["validation"], config), panel, period),
         **run_baselines(panel, period),
@@ -198,7 +200,8 @@ def evaluate_champion(
         for name, results in (("validation", validation), ("test", test))
     }
     curve = cost_curve(decisions, period)
-    return ChampionEvaluation(validation, test, curve, verdict, audit, desired_tilts, baselines)
+    reasons = score_attribution(recorders["test"], result)
+    return ChampionEvaluation(validation, test, curve, verdict, audit, desired_tilts, baselines, reasons)
 
 
 def _with_selection(

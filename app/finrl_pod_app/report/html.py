@@ -12,7 +12,7 @@ from finrl_pod.evaluate.tearsheet import TEAR_SHEET_METRICS
 from finrl_pod.files import write_json, write_text
 from finrl_pod.prices import taken_as
 from finrl_pod.types import BacktestResult
-from finrl_pod_app.report import charts, contribution, first_page, sections
+from finrl_pod_app.report import charts, contribution, first_page, score_attribution, sections
 from finrl_pod_app.report.builder import subject_of, write_curves
 from finrl_pod_app.report.columns import diversity_of, in_sentence, metrics_of, number
 from finrl_pod_app.report.palette import Style, report_styles
@@ -61,6 +61,7 @@ def render(report: RunReport, results: Mapping[str, BacktestResult], name: str =
         sections.mandate_baselines(report),
         sections.active_return(report),
         contribution.active_parts(report),
+        score_attribution.reasons(report),
         sections.gate(report),
         sections.mandate(report),
         sections.drawdowns(report),

@@ -291,6 +291,39 @@ class ActiveWeights(Part):
     by_asset: Mapping[str, float]
 
 
+class ScoredFeature(Part):
+    """A feature in the scores of a champion. share: of the active weights, by_date at each decision. prefers: values.
+
+    "everything else" is what is no feature, such as holdings: it prefers None.
+    """
+
+    name: str
+    share: float
+    prefers: Literal["high", "low"] | None
+    by_date: tuple[Number, ...]
+
+
+class ScoredAsset(Part):
+    """The score of an asset, and its contributions in the order of the features, whose sum it is."""
+
+    symbol: str
+    score: float
+    contributions: tuple[float, ...]
+
+
+class ScoreAttribution(Part):
+    """What the scores of a champion come from, see `evaluation.score_attribution`.
+
+    of: what the shares are parts of. dates: the first decision of each month, and the last decision. features: largest
+    share first; shares add up to 1. assets: at the last date, highest score first.
+    """
+
+    of: Literal["active weights", "scores"]
+    dates: tuple[str, ...]
+    features: tuple[ScoredFeature, ...]
+    assets: tuple[ScoredAsset, ...]
+
+
 class MandateUsage(Part):
     """How much of a mandate was used in a period, relative to the mandate at tilt 0 with the same trading."""
 
@@ -407,6 +440,7 @@ class RunReport(Part):
     added: Added | None = None
     active_attribution: ActiveAttribution | None = None
     active_weights: ActiveWeights | None = None
+    score_attribution: ScoreAttribution | None = None
     mandate_usage: Mapping[str, MandateUsage] | None = None
     practically_base: PracticallyBase | None = None
     stop_rule: StopRule | None = None
@@ -492,6 +526,7 @@ class ReportParts(TypedDict, total=False):
     mandate: object
     added: Added | None
     active_attribution: ActiveAttribution | None
+    score_attribution: ScoreAttribution | None
     mandate_usage: Mapping[str, MandateUsage] | None
     practically_base: PracticallyBase | None
     stop_rule: StopRule | None

@@ -164,6 +164,7 @@ def run_tournament(
                             total_seconds=time.perf_counter() - start,
                         ),
                         "attribution": {"by_asset": profit.by_asset(), "by_year": profit.by_year()},
+                        "score_attribution": evaluation.score_attribution,
                         "validation": {"strategies": strategies},
                         "looks_so_far": looks_so_far(panel, splits.test),
                         "base_score": base,

@@ -1,4 +1,4 @@
-"""Views of a finished run: verdict with its rules, mandate, and the sources of its profit."""
+"""Views of a finished run: verdict with its rules, mandate, sources of its profit, and reasons of its trades."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import benchmark_columns, definition
 from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, show_table, show_text_table
 from finrl_pod_app.dashboard.queries import checks, runs
-from finrl_pod_app.report import contribution
+from finrl_pod_app.report import contribution, score_attribution
 from finrl_pod_app.report.columns import champion_first, display_name
 from finrl_pod_app.report.mandate_text import METHODS, added_rows, mandate_settings, usage_periods, usage_rows
 from finrl_pod_app.report.records import Added, MandateUsage, RunReport
@@ -181,3 +181,32 @@ def _profit_figure(run: runs.RunFiles) -> Any:
 def _capacity_figure(run: runs.RunFiles) -> Any:
     capacity = cached.report(run).capacity
     return None if capacity is None else contribution.capacity_figure(capacity)
+
+
+def show_reasons(run: runs.RunFiles, report: RunReport) -> None:
+    """Draw the features in the scores of the champion, over time and by asset."""
+    attribution = report.score_attribution
+    if attribution is None:
+        st.caption("The report of this run has no scores.")
+        return
+    st.markdown(theme.escape_markdown(score_attribution.score_sentence(report)))
+    alt = f"{score_attribution.SHARES_LABEL}."
+    RUN_FIGURES.show(_shares_figure, (run,), "shares of features", alt=alt, height=340)
+    alt = f"{score_attribution.SCORES_LABEL}."
+    RUN_FIGURES.show(_scores_figure, (run,), "scores by asset", alt=alt, height=None)
+    st.caption(f"Scores of {theme.escape_markdown(attribution.dates[-1])}, the highest and the lowest. Of another day:")
+    st.code(f"finrl-pod orders {shlex.quote(str(run.path))} --why --date DAY", language=None, wrap_lines=True)
+
+
+def _shares_figure(run: runs.RunFiles) -> Any:
+    attribution = cached.report(run).score_attribution
+    return None if attribution is None else score_attribution.shares_figure(attribution)
+
+
+def _scores_figure(run: runs.RunFiles) -> Any:
+    attribution = cached.report(run).score_attribution
+    if attribution is None:
+        return None
+    figure = score_attribution.scores_figure(attribution)
+    figure.update_layout(height=80 + BAR_HEIGHT * len(figure.data[0].y))
+    return figure

@@ -19,7 +19,7 @@ from finrl_pod_app.dashboard.actions.run_changes import (
 )
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.address import BOUND
-from finrl_pod_app.dashboard.pages.result_views import show_mandate, show_profit, show_verdict
+from finrl_pod_app.dashboard.pages.result_views import show_mandate, show_profit, show_reasons, show_verdict
 from finrl_pod_app.dashboard.pages.run_monitor import show_outcome, show_progress, show_training
 from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, choose_run, error_messages, page_of, show_errors
 from finrl_pod_app.dashboard.queries import runs
@@ -123,6 +123,7 @@ def _show_views(settings: Settings, run: runs.RunFiles, report: RunReport) -> No
         "Allocation": partial(_show_allocation, run),
         "Profit": partial(show_profit, run, report),
         "Mandate": partial(show_mandate, run),
+        "Reasons": partial(show_reasons, run, report),
         "Training": partial(show_training, settings, run.name),
         "Config": partial(_show_config, run),
     }
