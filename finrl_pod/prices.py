@@ -50,7 +50,7 @@ class Benchmark:
 
 @dataclass(frozen=True, eq=False)
 class FeatureTable:
-    """R values of each of C columns, in the order in which they became known; see `finrl_pod.data.feature_tables`.
+    """R values of each of C columns, in the order in which they became known; see `finrl_pod.data.as_of`.
 
     name: of the file, without its suffix. sha256: of the file. columns: [C]. known_at: [R] datetime64[ns], not
     decreasing; a value is used at bars whose time is later. symbols: [R], or None for values of the whole market.

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from finrl_pod.data import price_features
-from finrl_pod.data.feature_tables import table_values
+from finrl_pod.data.as_of import table_values
 from finrl_pod.data.price_features import turbulence
 from finrl_pod.errors import FeatureError, closest_name, listed
 from finrl_pod.types import PANEL_COLUMNS, Floats, Panel

@@ -93,7 +93,7 @@ BUILT_IN_SPLITS: Mapping[str, SplitConfig] = {
 
 @dataclass(frozen=True)
 class TableConfig:
-    """A table of values of the user, an item of features.tables. See `finrl_pod.data.feature_tables`."""
+    """A table of values of the user, an item of features.tables. See `finrl_pod.data.sources.feature_tables`."""
 
     PINNED_FIELDS: ClassVar[tuple[str, ...]] = ("file",)  # a run keeps their files, see `finrl_pod.user_files`
 

@@ -1,7 +1,7 @@
 """A run on disk: config, snapshots, leaderboard, metrics, replay buffers. It always holds complete generations.
 
 config.json                  all settings, with the hashes of config and data
-own_files/own@HASH.py        user files that the config refers to (`finrl_pod.user_files`)
+own_files/own@HASH.py        user files and tables that the config refers to (`finrl_pod.user_files`)
 state.json                   the last finished generation; replaced after everything it refers to is written
 snapshots/ID.json, ID.safetensors
 replay/0003-1.safetensors    items that the slots of group 1 collected in generation 3 (off-policy algorithms)
@@ -29,7 +29,7 @@ import torch
 from finrl_pod import __version__, user_files
 from finrl_pod.errors import RunError
 from finrl_pod.files import other_folder, read_json, to_plain, write_json, write_kept_files
-from finrl_pod.settings.run import RunConfig, parse
+from finrl_pod.settings.run import RunConfig, TableConfig, parse
 from finrl_pod.tournament import snapshots, tensorboard_log
 from finrl_pod.tournament.assignment import Group
 from finrl_pod.tournament.leaderboard import Leaderboard
@@ -91,9 +91,11 @@ class RunDirectory:
         cls.check_new(path)
         run = cls(path)
         values = dataclasses.asdict(config)
-        hashes = {"config_sha256": config.sha256, "data_sha256": data_sha256}
+        facts = {"config_sha256": config.sha256, "data_sha256": data_sha256, "version": __version__}
+        if config.features.tables:
+            facts["folder"] = str(Path.cwd())
         write_kept_files(path / user_files.FOLDER, values)
-        write_json(run._config_file, {"config": values, **hashes, "version": __version__})
+        write_json(run._config_file, {"config": values, **facts})
         return run
 
     @classmethod
@@ -138,6 +140,27 @@ class RunDirectory:
     @property
     def config(self) -> RunConfig:
         return parse(self._config_value("config", dict), f"the config of the run in {self.path}")
+
+    @property
+    def tables(self) -> tuple[TableConfig, ...]:
+        """Tables of the config, with paths to the files that they were read from or their namesakes in this folder."""
+        tables = self.config.features.tables
+        folder = Path(self._config_value("folder", str)) if tables else Path()
+        return tuple(
+            table
+            if Path(user_files.unpinned(table.file)).is_file()
+            else dataclasses.replace(table, file=str(folder / table.file))
+            for table in tables
+        )
+
+    def with_tables(self, config: RunConfig) -> RunConfig:
+        """A config to resume the run with: it has the tables of the run instead of newer versions of their files."""
+        kept_tables = {user_files.unpinned(table.file): table for table in self.config.features.tables}
+        tables = tuple(
+            dataclasses.replace(table, file=kept_tables[table.file].file) if table.file in kept_tables else table
+            for table in config.features.tables
+        )
+        return dataclasses.replace(config, features=dataclasses.replace(config.features, tables=tables))
 
     @property
     def data_sha256(self) -> str:

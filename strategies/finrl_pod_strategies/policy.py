@@ -26,7 +26,7 @@ from finrl_pod.rl.acting import Actor, DecisionInputs, asset_scores, choices, ta
 from finrl_pod.rl.algorithms.factory import make_actor
 from finrl_pod.rl.networks.inputs import OBSERVATION_BOUND, action_scale
 from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.settings.run import EnvironmentConfig, GroupConfig, MandateConfig
+from finrl_pod.settings.run import EnvironmentConfig, GroupConfig, MandateConfig, TableConfig
 from finrl_pod.types import AgentSnapshot, Floats, Normaliser, Positions, Tensor, Window
 from finrl_pod_strategies.mandate_account import AccountState, MandateAccount
 from finrl_pod_strategies.score_parts import ScoredDecision
@@ -86,8 +86,10 @@ class PolicyStrategy:
         ensemble_weights: Sequence[float] | None = None,
         name: str = "champion",
         rule: Literal["mean", "vote"] = "mean",
+        feature_tables: Sequence[TableConfig] = (),
     ) -> None:
         """ensemble_weights: weights of the members, summing to 1; equal if None. rule: average of the targets, or vote.
+        feature_tables: tables whose columns are among the features, for decisions on newer prices.
 
         Raises RunError for an empty ensemble, and for agents whose environments or features differ.
         """
@@ -105,6 +107,7 @@ class PolicyStrategy:
         weights = equal if ensemble_weights is None else np.asarray(ensemble_weights, float)
         self._set_up(name, rule, _group_by_spec(snapshots), weights, rules, mandate, first.normaliser)
         self.data_sha256 = first.data_sha256
+        self.feature_tables = tuple(feature_tables)
 
     def _set_up(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from finrl_pod.data import features
-from finrl_pod.data.feature_tables import with_tables
+from finrl_pod.data.sources.feature_tables import with_tables
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import ConfigError, DataError, FeatureError, InputError
 from finrl_pod.settings.run import TableConfig

@@ -12,7 +12,7 @@ from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.policy import Model, ModelStrategy, PolicyStrategy
 
-from finrl_pod.data.feature_tables import with_tables
+from finrl_pod.data.sources.feature_tables import with_tables
 from finrl_pod.data.splits import REWARD_LAG, Span, Splits, make_splits
 from finrl_pod.data.tensor import to_device
 from finrl_pod.display import table_html

@@ -265,6 +265,7 @@ def orders(
     check_exists(holdings, "file")
     from finrl_pod_strategies.user_strategy import load_strategy
 
+    from finrl_pod.data.sources.feature_tables import missing_tables
     from finrl_pod.settings.run import RunConfig
     from finrl_pod_app.cli.console_evaluation import show_orders
     from finrl_pod_app.evaluation.orders import OrderOptions, account_orders, run_champion
@@ -273,6 +274,8 @@ def orders(
 
     agent, config = run_champion(target) if isinstance(target, Path) else (load_strategy(target), RunConfig())
     config = override_config(config, data)
+    if warning := missing_tables(agent):
+        typer.echo(f"Warning: {warning}.", err=True)
     options = OrderOptions(cash, date, whole_shares, max_age, why)
     result = account_orders(agent, config, load_panel(config), holdings, options)
     if csv is not None:

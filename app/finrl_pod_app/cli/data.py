@@ -253,19 +253,27 @@ def _show(manifest: Manifest, as_json: bool) -> None:
 features_app = typer.Typer(help="List features, and see what they say about later returns.", no_args_is_help=True)
 
 
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE.toml", help="Prices, splits and tables of a config.")
+]
+
+
 @features_app.command("list", epilog="Example: finrl-pod features list --data us74")
 def list_features(
     data: Annotated[str | None, typer.Option(help="Only those that this stored panel allows.")] = None,
+    config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """List the features that agents and strategies can use."""
+    """List the features that agents and strategies can use; with --config also those of its tables."""
     from finrl_pod.data import features
 
     names = features.names()
-    if data is not None:
-        from finrl_pod.data.store import Store
+    if data is not None or config is not None:
+        from finrl_pod.settings.run import RunConfig, load
+        from finrl_pod_app.prices.stored_prices import load_panel
+        from finrl_pod_app.setup.overrides import override_config
 
-        names = features.available(Store().load(data))
+        names = features.available(load_panel(override_config(load(config) if config else RunConfig(), data)))
     print_result({"features": list(names)}, "\n".join(names), as_json=as_json)
 
 
@@ -273,6 +281,7 @@ def list_features(
 def analyse(
     names: Annotated[list[str] | None, typer.Argument(metavar="[FEATURE]...", help="Default: all.")] = None,
     data: Annotated[str | None, typer.Option(help="Stored panel; default: sample.")] = None,
+    config: ConfigFile = None,
     split: Annotated[
         Literal["train", "validation", "test", "all"], typer.Option(help="Bars, as split by `init`.")
     ] = "train",
@@ -297,7 +306,7 @@ def analyse(
         raise InputError(f"--horizons takes numbers of bars such as 1,5,21, got {horizons!r}") from None
     with console.step_display(quiet=as_json) as on_step:
         document = feature_analysis.analyse_features(
-            names or (), data=data, split=split, start=start, end=end, horizons=bars_ahead, quantiles=quantiles,
-            on_feature=on_step,
+            names or (), data=data, config=config, split=split, start=start, end=end, horizons=bars_ahead,
+            quantiles=quantiles, on_feature=on_step,
         )  # fmt: skip
     print_result(document, show_features, as_json=as_json)

@@ -16,6 +16,7 @@ from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.side_tables import read_flows
+from finrl_pod.data.sources.feature_tables import with_newest_tables
 from finrl_pod.data.splits import Span
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
@@ -481,6 +482,8 @@ def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str], 
     period = _period(panel, splits, options, "test" if has_verdict else "validation")
     members = champion_of(run, run.config)
     champion = champions.load_champion(run, members)
+    if panel.sha256 != run.data_sha256:  # on newer prices also newer values of tables
+        panel = with_newest_tables(panel, champion)
     market = champions.champion_market(champion, panel, config)
     dates = (run.config.splits.train[0], run.config.splits.validation[1])
     times = panel.times[period.first : period.last + 1]

@@ -40,7 +40,8 @@ DECISIONS = "0.1.0"
 
 
 def load_champion(run: RunDirectory, members: ChampionMembers) -> PolicyStrategy:
-    return PolicyStrategy([run.snapshot(agent) for agent in members.ids], members.ensemble_weights, rule=members.rule)
+    agents = [run.snapshot(agent) for agent in members.ids]
+    return PolicyStrategy(agents, members.ensemble_weights, rule=members.rule, feature_tables=run.tables)
 
 
 def champion_market(champion: PolicyStrategy, panel: Panel, config: RunConfig) -> MarketTensor:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from finrl_pod.data import features
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.feature_analysis import HORIZONS, QUANTILES, analyse_feature, ranks_assets
 from finrl_pod.files import to_plain
-from finrl_pod.settings.run import DataConfig, RunConfig
+from finrl_pod.settings.run import RunConfig, load
 from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, splits_of_panel
 from finrl_pod_app.report.builder import bars_sentence
+from finrl_pod_app.setup.overrides import override_config
 
 
 def analyse_features(
     names: Sequence[str],
     *,
     data: str | None = None,
+    config: Path | None = None,
     split: str = "train",
     start: str | None = None,
     end: str | None = None,
@@ -28,19 +30,18 @@ def analyse_features(
 ) -> dict[str, Any]:
     """Figures of features on the bars of a split, or from start to end.
 
-    names: feature names; if empty, all that the prices allow. split: "train", "validation" or "test" of the splits that
-    `finrl-pod init` writes for these prices, or "all". Returns {"data", "period", "features": [...]}. Raises
-    ConfigError for prices that are too short for splits.
+    names: feature names; if empty, all that the prices allow. config: TOML file with prices, splits and tables. split:
+    "train", "validation" or "test" of these splits, by default those that `finrl-pod init` writes for the prices, or
+    "all". Returns {"data", "period", "features": [...]}. Raises ConfigError for prices that are too short for splits.
     """
-    config = RunConfig()
-    if data is not None:
-        config = dataclasses.replace(config, data=DataConfig(name=data))
-    panel = load_panel(config)
-    splits = None if split == "all" or (start and end) else splits_of_panel(panel)
+    settings = override_config(load(config) if config else RunConfig(), data)
+    panel = load_panel(settings)
+    splits = settings.splits if config and not data else splits_of_panel(panel)
+    splits = None if split == "all" or (start and end) else splits
     first, last = backtest_period(panel, start, end, splits, split)
     feature_names = tuple(names) or features.available(panel)
     features.check(panel, feature_names)
-    market = build_market(panel, (), (first, last), config.environment.fill)
+    market = build_market(panel, (), (first, last), settings.environment.fill)
     analyses = []
     for name in feature_names:
         on_feature(name)

@@ -25,6 +25,7 @@ from pydantic import SerializeAsAny
 
 from finrl_pod.data.dates import first_moment, last_moment, stamp
 from finrl_pod.data.side_tables import SYMBOL, column_of, read_side_table
+from finrl_pod.data.sources.feature_tables import with_newest_tables
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError, closest_name
 from finrl_pod.evaluate.attribution import MIN_TRADE
@@ -159,6 +160,7 @@ def account_orders(
     last_bars = _last_bars(panel, t, shares[0].numpy(), options)
     if isinstance(strategy, PolicyStrategy):
         strategy.check_universe(panel.symbols)
+    panel = with_newest_tables(panel, strategy)
     market = build_market(panel, strategy.feature_names, (0, len(panel.times) - 1), "same_close")
     venue = Venue(market, rules, torch.float64)
     close = market.close[t].double()

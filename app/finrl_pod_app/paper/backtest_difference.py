@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.data.panel import select
+from finrl_pod.data.sources.feature_tables import with_newest_tables
 from finrl_pod.data.store import Store as PanelStore
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
@@ -302,7 +303,8 @@ def backtest_account(
     backtests = {}
     for allocation, source in zip(allocations(config), sources, strict=True):
         strategy = fresh_copy(source.current().strategy)
-        market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
+        prices_with_tables = with_newest_tables(panel, strategy)
+        market = build_market(prices_with_tables, tuple(strategy.feature_names), (0, len(panel.times) - 1))
         rules = sizing_rules(allocation, risk_limits(allocation, strategy))
         terms = (first, last, rules, allocation.capital, allocation.schedule.mode)
         backtests[allocation.name] = backtest_paper(strategy, panel, market, *terms, prices, order_hours(config))

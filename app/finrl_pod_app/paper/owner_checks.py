@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
+from finrl_pod.data.sources.feature_tables import is_column, tables_of
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import BrokerUnavailable, ConfigError, DataError, FeatureError, FinrlPodError
 from finrl_pod.evaluate.audit.determinism import check_warm_up
@@ -112,11 +113,15 @@ def check_start(config: PaperConfig, *, allow_unpromoted: bool) -> StartChecks:
 
 
 def check_history(config: PaperConfig, strategies: Sequence[Strategy]) -> None:
-    """Raises ConfigError for features that change, on simulated prices, without bars older than `data.window`."""
+    """Raises ConfigError for features that change, on simulated prices, without bars older than `data.window`.
+
+    Features of tables do not depend on older bars.
+    """
     window = config.data.window
     panel = random_panel(2 * window + 100)
     for strategy in strategies if window else ():
-        names = tuple(strategy.feature_names)
+        tables = tables_of(strategy)
+        names = tuple(name for name in strategy.feature_names if not is_column(name, tables))
 
         def build(prices: Panel, names: tuple[str, ...] = names) -> MarketTensor:
             return build_market(prices, names, (0, len(prices.times) - 1))

@@ -15,6 +15,7 @@ from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import load_user_strategy, strategy_hash
 
 from finrl_pod import __version__
+from finrl_pod.data.sources.feature_tables import missing_tables
 from finrl_pod.errors import ConfigError, FinrlPodError, RegistryError, RunError
 from finrl_pod.evaluate.active_management import ActiveBand
 from finrl_pod.evaluate.intrabar_orders import orders_of
@@ -185,7 +186,7 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
                 f"agent {agent.id} takes {agent.spec.get('features')} features, but its normaliser has "
                 f"{len(agent.normaliser.feature_names)}: the run is damaged"
             )
-    strategy = PolicyStrategy(agents, members.ensemble_weights, rule=members.rule)
+    strategy = PolicyStrategy(agents, members.ensemble_weights, rule=members.rule, feature_tables=run.tables)
     strategy.check_universe(symbols)
     files = [path / "report.json", *path.glob(VERDICT_FILE)]
     files += [path / "snapshots" / f"{id_}.{suffix}" for id_ in members.ids for suffix in ("json", "safetensors")]
@@ -194,7 +195,8 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
     base = None if mandate is None else BasePortfolio(without_name_limits(mandate), strategy.rules.leverage)
     rule = report.get("stop_rule")
     band = None if rule is None else ActiveBand(float(rule["level"]), tuple(map(float, rule["lower"])))
-    return LoadedStrategy(strategy, sha256, f"{path} {'+'.join(members.ids)}", base, band)
+    detail = f"{path} {'+'.join(members.ids)}"
+    return LoadedStrategy(strategy, sha256, detail, base, band, missing_tables(strategy))
 
 
 def _is_promoted(run: Path) -> bool:

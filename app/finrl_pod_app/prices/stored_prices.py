@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.dates import first_moment, last_moment
-from finrl_pod.data.feature_tables import with_tables
 from finrl_pod.data.panel import between, select
 from finrl_pod.data.side_tables import Dividends, read_actions, read_membership, with_actions, with_membership
 from finrl_pod.data.sources.bounded import ReadLimits, read_bounded
 from finrl_pod.data.sources.factory import open_source
+from finrl_pod.data.sources.feature_tables import with_tables
 from finrl_pod.data.sources.files import ReadOptions
 from finrl_pod.data.splits import CALENDAR_SLACK, Span, make_splits
 from finrl_pod.data.store import Manifest, Store

@@ -72,6 +72,17 @@ def build_report(
             "source": panel.source,
             "flaws": panel.flaws,
             "price_only_index": panel.benchmark is not None and panel.benchmark.price_only,
+            "tables": [
+                {
+                    "name": table.name,
+                    "sha256": table.sha256,
+                    "columns": table.columns,
+                    "rows": len(table.known_at),
+                    "start": str(table.known_at[0])[:10],
+                    "end": str(table.known_at[-1])[:10],
+                }
+                for table in panel.tables
+            ],
         },
         "splits": {**splits, "embargo": config.splits.embargo},
         "rules": rule_sentences(config.environment, panel),

@@ -160,6 +160,10 @@ def _data(report: RunReport) -> str:
         "period": f"{data.start} to {data.end}, {data.bars:,} bars",
         "columns": ", ".join(data.columns) + (ADJUSTED[taken_as(adjusted=True) in data.flaws] if data.adjusted else ""),
         f"{len(data.symbols)} symbols": ", ".join(data.symbols),
+        **{
+            f"table {table.name}": f"{', '.join(table.columns)}; {table.rows:,} rows, {table.start} to {table.end}"
+            for table in data.tables
+        },
         **spans,
         "embargo": f"{report.splits.embargo} bars dropped from the end of train and validation",
     }
@@ -174,6 +178,7 @@ def _provenance(report: RunReport) -> str:
         "seed": str(report.seed),
         "config, SHA-256": report.config_sha256,
         "prices, SHA-256": report.data.sha256,
+        **{f"table {table.name}, SHA-256": table.sha256 for table in report.data.tables},
         "versions": ", ".join(f"{name} {version}" for name, version in report.versions.items()),
     }
     if timing := report.timing:

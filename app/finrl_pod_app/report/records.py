@@ -31,8 +31,19 @@ PERIODS = {
 }
 
 
+class Table(Part):
+    """A table of features. sha256: of its file. start, end: dates on which its first and last values became known."""
+
+    name: str
+    sha256: str
+    columns: tuple[str, ...]
+    rows: int
+    start: str
+    end: str
+
+
 class Data(Part):
-    """The panel of prices. start, end: dates of its first and last bar."""
+    """The panel of prices and tables of other values. start, end: dates of its first and last bar."""
 
     name: str
     sha256: str
@@ -45,6 +56,7 @@ class Data(Part):
     source: str
     flaws: tuple[str, ...]
     price_only_index: bool = False
+    tables: tuple[Table, ...] = ()
 
 
 NO_DATA = Data(

@@ -26,7 +26,7 @@ from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.memory import release_mapped_pages
 from finrl_pod.native.device import one_thread
 from finrl_pod.protocols import Strategy, VecEnv
-from finrl_pod.types import Bools, Floats, MarketTensor, Observation, Panel, Tensor
+from finrl_pod.types import Bools, FeatureTable, Floats, MarketTensor, Observation, Panel, Tensor
 
 Status = Literal["pass", "warn", "fail"]
 
@@ -304,8 +304,10 @@ def _tradable_everywhere(panel: Panel, t: int) -> bool:
 
 
 def cut(panel: Panel, first: int, stop: int) -> Panel:
-    """Bars first to stop - 1 of a panel."""
-    return _rows(panel, np.arange(first, stop))
+    """Bars first to stop - 1 of a panel, and the values of its tables that are known before the last of them."""
+    last = panel.times[stop - 1]
+    tables = tuple(table.rows(np.flatnonzero(table.known_at < last)) for table in panel.tables)
+    return dataclasses.replace(_rows(panel, np.arange(first, stop)), tables=tables)
 
 
 def permute_future(panel: Panel, t: int, seed: int) -> Panel:
@@ -316,7 +318,7 @@ def permute_future(panel: Panel, t: int, seed: int) -> Panel:
 
 
 def with_random_future(panel: Panel, t: int, seed: int, *, gaps: bool = True) -> Panel:
-    """The panel with other prices, volumes, spreads, dividends and members after bar t, and the same up to it.
+    """The panel with other prices, volumes, spreads, dividends, members and tables after bar t; the same up to it.
 
     Every ticker and every column gets factors of its own, so that neither a comparison of tickers nor a ratio of
     columns cancels them; low <= open, close <= high stays true where it was.
@@ -344,7 +346,19 @@ def with_random_future(panel: Panel, t: int, seed: int, *, gaps: bool = True) ->
         close = benchmark.close.copy()
         close[later_rows] *= _level(close[later_rows].shape, rng) * _factors(close[later_rows].shape, NOISE, rng)
         benchmark = dataclasses.replace(benchmark, close=close)
-    return dataclasses.replace(panel, tradable=tradable, members=members, benchmark=benchmark, **columns)
+    tables = tuple(_other_values(table, panel.times[t], rng) for table in panel.tables)
+    return dataclasses.replace(panel, tradable=tradable, members=members, benchmark=benchmark, tables=tables, **columns)
+
+
+def _other_values(table: FeatureTable, time: np.datetime64, rng: np.random.Generator) -> FeatureTable:
+    """The table with other values in the rows that are not known before a time; blanks are filled."""
+    is_later = table.known_at >= time
+    if not is_later.any():
+        return table
+    values = table.values.copy()
+    noise = rng.normal(0, 1, values[is_later].shape) * np.maximum(np.nan_to_num(values).std(axis=0), 1.0)
+    values[is_later] = np.nan_to_num(values[is_later]) + noise
+    return dataclasses.replace(table, values=values)
 
 
 def _randomise(later_columns: dict[str, Floats], last_close: Floats, rng: np.random.Generator) -> None:

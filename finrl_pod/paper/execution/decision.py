@@ -11,6 +11,7 @@ from decimal import Decimal
 import numpy as np
 import torch
 
+from finrl_pod.data.sources.feature_tables import with_newest_tables
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.backtest import feature_columns, feature_lookback_of, features_at, window_at
@@ -99,8 +100,8 @@ def _features(strategy: Strategy, prices: CheckedPrices) -> Floats | None:
     """Return the features of the last bar or bars, computed by the same market tensor as in a backtest."""
     if not strategy.feature_names:
         return None
-    panel = prices.panel
     try:
+        panel = with_newest_tables(prices.panel, strategy)
         market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
         columns = feature_columns(strategy, market)
     except FinrlPodError as error:

@@ -4,15 +4,11 @@ A table is a CSV file with a column `known_at`, perhaps `symbol` (without it the
 `period` (the end of the period that a value describes), and columns of numbers. The column `level` of macro.csv is the
 feature `macro.level`.
 
-Which value a bar uses:
+`finrl_pod.data.as_of` says which value a bar uses. Of the times in `known_at`:
 
-- The last one that was known before the bar, and at most `max_age_days` old. NaN if there is none.
-- On daily bars, known before the bar means on an earlier date in UTC, with or without a time. Every exchange closes
-  later than the date of the session begins in UTC, so this holds for all of them.
-- On shorter bars it means earlier than the time of the bar. Times need a zone there, and a date without a time is over
-  once it has ended everywhere: at 12:00 UTC of the next day.
-- A blank cell is no value; the one before it stays. With periods, a value of an earlier period never replaces one of a
-  later period.
+- On daily bars the date in UTC counts. A date without a time is known at the end of the day.
+- Bars within the day need times with a zone, and a date without a time is known once it is over everywhere: at 12:00
+  UTC of the next day.
 """
 
 from __future__ import annotations
@@ -30,9 +26,10 @@ from numpy.typing import NDArray
 from finrl_pod.data.sources.tables import INDEX_NAME, Origin, parse_numbers, read_csv
 from finrl_pod.errors import ConfigError, DataError, listed
 from finrl_pod.prices import FeatureTable, Floats, Panel, Times
+from finrl_pod.protocols import Strategy
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import TableConfig
-from finrl_pod.user_files import source_text, written_path
+from finrl_pod.user_files import source_text, unpinned, written_path
 
 Symbols = NDArray[np.object_]
 
@@ -68,34 +65,37 @@ def with_tables(panel: Panel, configs: Sequence[TableConfig]) -> Panel:
     return dataclasses.replace(panel, tables=tuple(tables.values()), flaws=tuple(flaws))
 
 
-def table_values(table: FeatureTable, column: int, panel: Panel) -> Floats:
-    """Values of a column that bars use: [T, N], or [T, 1] for the whole market; NaN without one."""
-    times = panel.times.astype("datetime64[ns]")
-    table = table.rows(np.flatnonzero(np.isfinite(table.values[:, column])))
-    if table.symbols is None:
-        return _last_known(table, column, times)[:, None]
-    rows_of_symbol = pd.DataFrame({SYMBOL: table.symbols}).groupby(SYMBOL).indices
-    result = np.full((len(times), len(panel.symbols)), np.nan)
-    for n, symbol in enumerate(panel.symbols):
-        if symbol in rows_of_symbol:
-            result[:, n] = _last_known(table.rows(np.asarray(rows_of_symbol[symbol])), column, times)
-    return result
+def with_newest_tables(panel: Panel, strategy: Strategy) -> Panel:
+    """The panel with the tables of a trained strategy as their files are now; the same panel if it was trained on none.
+
+    A table whose file is missing has the values that the run of the strategy keeps. Raises as `with_tables`.
+    """
+    configs = tables_of(strategy)
+    return with_tables(panel, [_newest(config) for config in configs]) if configs else panel
 
 
-def _last_known(rows: FeatureTable, column: int, times: Times) -> Floats:
-    """Values [T] of the last row of one series before each time. times: [T]."""
-    if rows.periods is not None:
-        latest_periods = np.maximum.accumulate(rows.periods)
-        rows = rows.rows(np.flatnonzero(rows.periods >= latest_periods))
-    result = np.full(len(times), np.nan)
-    if not len(rows.known_at):
-        return result
-    last = np.searchsorted(rows.known_at, times, side="left") - 1
-    used = last >= 0
-    if rows.max_age is not None:
-        used &= times - rows.known_at[last] <= rows.max_age
-    result[used] = rows.values[last[used], column]
-    return result
+def missing_tables(strategy: Strategy) -> str:
+    """A warning that names the tables of a trained strategy whose files are missing; empty without any."""
+    files = [unpinned(config.file) for config in tables_of(strategy) if _newest(config) is config]
+    if not files:
+        return ""
+    return f"there is no {listed(files)}: decisions use the values that were known when the strategy was trained"
+
+
+def tables_of(strategy: Strategy) -> Sequence[TableConfig]:
+    """The tables of a trained strategy; none of another one."""
+    return getattr(strategy, "feature_tables", ())
+
+
+def is_column(name: str, configs: Sequence[TableConfig]) -> bool:
+    """True if a feature has the name of a column of one of the tables."""
+    return any(name.startswith(f"{written_path(Path(config.file)).stem}.") for config in configs)
+
+
+def _newest(config: TableConfig) -> TableConfig:
+    """The table as its file is now, or the same one if there is no file."""
+    file = unpinned(config.file)
+    return dataclasses.replace(config, file=file) if Path(file).is_file() else config
 
 
 # ---------------------------------------------------------------------- reading
