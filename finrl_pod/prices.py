@@ -137,6 +137,7 @@ class Panel:
             ("columns", f"{', '.join(self.columns)}; {fills_sentence(self.columns)}"),
             ("adjusted", self._adjustment()),
             *([("index", f"{index.name}{', without dividends' * index.price_only}")] if index is not None else []),
+            *((f"table {table.name}", ", ".join(table.columns)) for table in self.tables),
             *([("source", self.source)] if self.source else []),
             *(("known flaws" if number == 0 else "", flaw) for number, flaw in enumerate(flaws)),
         ]

@@ -155,6 +155,8 @@ class RunDirectory:
 
     def with_tables(self, config: RunConfig) -> RunConfig:
         """A config to resume the run with: it has the tables of the run instead of newer versions of their files."""
+        if not self._config_file.exists():
+            return config
         kept_tables = {user_files.unpinned(table.file): table for table in self.config.features.tables}
         tables = tuple(
             dataclasses.replace(table, file=kept_tables[table.file].file) if table.file in kept_tables else table

@@ -17,6 +17,7 @@ from finrl_pod_app.setup.presets import (
     CHANGED_FIRST,
     PRESETS,
     config_text,
+    for_panel,
     preset,
     preset_text,
     propose_splits,
@@ -40,6 +41,7 @@ from finrl_pod.settings.run import (
     PPOConfig,
     RunConfig,
     SplitConfig,
+    TableConfig,
     TournamentConfig,
     load,
     parse,
@@ -205,3 +207,12 @@ def test_proposed_splits_are_ordered_without_overlap() -> None:
     for end, begin in ((days[1], days[2]), (days[3], days[4])):
         assert (begin - end).days == 1
     assert (days[1] - first).days == pytest.approx(0.7 * (last - first).days, abs=1)
+
+
+def test_tables_stay_on_another_panel() -> None:
+    tables = (TableConfig("macro.csv", 45.0), TableConfig("firm.csv"))
+    config = RunConfig(features=FeatureConfig(("return_5", "macro.growth_9999"), tables))
+    assert for_panel(config, Store().show("sample")).features == config.features
+    text = config_text(config)
+    assert 'tables = [{file = "macro.csv", max_age_days = 45.0}, {file = "firm.csv", max_age_days = 0.0}]' in text
+    assert parse(tomllib.loads(text)).features == config.features

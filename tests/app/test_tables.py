@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from finrl_pod_app.api.markets import stored_panel
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.evaluation.audit import AuditScope, audit_run
 from finrl_pod_app.evaluation.orders import OrderOptions, account_orders, run_champion
@@ -21,6 +22,7 @@ from finrl_pod_app.prices.stored_prices import load_panel
 import finrl_pod as fp
 from finrl_pod.data import features
 from finrl_pod.data.sources.feature_tables import missing_tables, with_newest_tables
+from finrl_pod.data.store import Store
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.paper.execution.decision import Holdings, decide
 from finrl_pod.paper.execution.price_check import CheckedPrices
@@ -149,6 +151,22 @@ def test_python_markets_have_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert strategy.features["2021-01-15"][:, 0].tolist() == [1.0] * 4  # of December
     assert strategy.features["2021-01-16"][:, 0].tolist() == [2.0] * 4
     assert np.array_equal(strategy.features["2021-01-16"][:, 1], [1.0, 2.0, np.nan, np.nan], equal_nan=True)
+
+
+@pytest.mark.slow
+def test_an_agent_of_python_is_tested_with_newer_values_on_newer_prices(tmp_path: Path) -> None:
+    with isolated_folders(tmp_path), contextlib.chdir(tmp_path):
+        Path("macro.csv").write_text(MACRO)
+        Path("firm.csv").write_text(FIRM)
+        prices = small_panel("mine", seed=3)
+        market = fp.make_market(prices, config_with_tables())
+        agent = fp.train(market, 64)
+        Path("macro.csv").write_text(MACRO + "2021-07-03,1000\n")
+        on_market, on_prices = (fp.backtest(agent, x, split="all").to_frame() for x in (market, prices))
+        assert not on_market.equals(on_prices)
+        assert on_market[:"2021-07-03"].equals(on_prices[:"2021-07-03"])  # type: ignore[misc]
+        assert stored_panel(market.panel) == "mine"
+        assert Store().show("mine").flaws == prices.flaws
 
 
 def test_features_of_a_config_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from finrl_pod_strategies.policy import ModelStrategy, PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
 from finrl_pod.data.side_tables import read_flows
+from finrl_pod.data.sources.feature_tables import with_newest_tables
 from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
@@ -89,7 +90,7 @@ def backtest(
         panel = prices.panel
         splits = settings.splits
     else:
-        panel = markets.load_prices(prices)
+        panel = with_newest_tables(markets.load_prices(prices), tested_strategy)
         splits = splits_of_panel(panel)
     settings = override_config(settings, cost_bps=cost_bps)
     if isinstance(tested_strategy, PolicyStrategy):

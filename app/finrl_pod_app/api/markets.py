@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from finrl_pod.data.panel import between, select
+from finrl_pod.data.sources.feature_tables import with_tables
 from finrl_pod.data.sources.files import ReadOptions, read_file, read_frame
 from finrl_pod.data.sources.tables import without_suffix
 from finrl_pod.data.store import Store, describe
@@ -118,9 +119,10 @@ def load_config(config: RunConfig | str | Path) -> RunConfig:
 
 
 def stored_panel(panel: Panel) -> str:
-    """Name under which the store has a panel; it is saved if it is not there, and never takes the place of others.
+    """Name under which the store has the prices of a panel; they are saved if they are not there.
 
-    Raises DataError if the store has other prices of that name, unless they came from a DataFrame without a name.
+    They never take the place of others. Tables are not stored with them. Raises DataError if the store has other prices
+    of that name, unless they came from a DataFrame without a name.
     """
     store = Store()
     if names := names_of(store, panel.sha256):
@@ -132,5 +134,5 @@ def stored_panel(panel: Panel) -> str:
                 "fp.load_prices(frame, name='mine')"
             )
         panel = dataclasses.replace(panel, name=f"{FRAME}-{panel.sha256[:8]}")
-    store.save(panel, {"source": "Python"})
+    store.save(with_tables(panel, ()), {"source": "Python"})
     return panel.name

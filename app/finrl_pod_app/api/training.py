@@ -44,7 +44,8 @@ class TrainedAgent:
 
     def strategy(self) -> PolicyStrategy:
         """The agent as a strategy, for `backtest`."""
-        return PolicyStrategy([self.learner.snapshot(data_sha256=self.market.panel.sha256)], name="agent")
+        agents = [self.learner.snapshot(data_sha256=self.market.panel.sha256)]
+        return PolicyStrategy(agents, name="agent", feature_tables=self.market.config.features.tables)
 
     def to_frame(self) -> pd.DataFrame:
         """Learning curve: one row for each iteration, with its samples and metrics."""

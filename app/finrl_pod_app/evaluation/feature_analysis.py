@@ -10,7 +10,7 @@ from finrl_pod.data import features
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.feature_analysis import HORIZONS, QUANTILES, analyse_feature, ranks_assets
 from finrl_pod.files import to_plain
-from finrl_pod.settings.run import RunConfig, load
+from finrl_pod.settings.run import RunConfig, SplitConfig, load
 from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, splits_of_panel
 from finrl_pod_app.report.builder import bars_sentence
 from finrl_pod_app.setup.overrides import override_config
@@ -36,8 +36,9 @@ def analyse_features(
     """
     settings = override_config(load(config) if config else RunConfig(), data)
     panel = load_panel(settings)
-    splits = settings.splits if config and not data else splits_of_panel(panel)
-    splits = None if split == "all" or (start and end) else splits
+    splits: SplitConfig | None = None
+    if split != "all" and not (start and end):
+        splits = settings.splits if config and not data else splits_of_panel(panel)
     first, last = backtest_period(panel, start, end, splits, split)
     feature_names = tuple(names) or features.available(panel)
     features.check(panel, feature_names)

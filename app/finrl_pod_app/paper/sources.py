@@ -95,7 +95,7 @@ class PromotedRun:
             if self._current is None or self._current[0] != version:
                 champion = load_promoted(report.parent, self._symbols, allow_unpromoted=self._allow_unpromoted)
                 self._current = version, champion
-            return self._current[1]
+            return _with_table_warning(self._current[1])
 
     def _newest_report(self) -> Path:
         own_report = self._path / "report.json"
@@ -140,7 +140,7 @@ class RegistryChampion:
                 raise
             address, strategy = self._current
             return dataclasses.replace(strategy, warning=f"{error}; champion {address[:12]} is still traded")
-        return self._current[1]
+        return _with_table_warning(self._current[1])
 
     def _load(self, address: str) -> LoadedStrategy:
         champion = self._registry.champion(address)
@@ -152,6 +152,11 @@ class RegistryChampion:
         return dataclasses.replace(
             champion_strategy, sha256=address, detail=f"champion {address[:12]}: {champion.run} {members}"
         )
+
+
+def _with_table_warning(loaded_strategy: LoadedStrategy) -> LoadedStrategy:
+    """The strategy with a warning if files of its tables are missing now."""
+    return dataclasses.replace(loaded_strategy, warning=missing_tables(loaded_strategy.strategy))
 
 
 @contextlib.contextmanager
@@ -195,8 +200,7 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
     base = None if mandate is None else BasePortfolio(without_name_limits(mandate), strategy.rules.leverage)
     rule = report.get("stop_rule")
     band = None if rule is None else ActiveBand(float(rule["level"]), tuple(map(float, rule["lower"])))
-    detail = f"{path} {'+'.join(members.ids)}"
-    return LoadedStrategy(strategy, sha256, detail, base, band, missing_tables(strategy))
+    return LoadedStrategy(strategy, sha256, f"{path} {'+'.join(members.ids)}", base, band)
 
 
 def _is_promoted(run: Path) -> bool:

@@ -152,7 +152,7 @@ def for_panel(config: RunConfig, panel: Manifest) -> RunConfig:
     return dataclasses.replace(
         config,
         data=DataConfig(panel.name),
-        features=FeatureConfig(fitting_features(config.features.names, panel)),
+        features=dataclasses.replace(config.features, names=fitting_features(config.features.names, panel)),
         splits=dataclasses.replace(splits, embargo=config.splits.embargo),
         environment=environment,
     )

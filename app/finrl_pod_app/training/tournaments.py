@@ -83,7 +83,7 @@ def run_tournament(
     engine.check()
     if resume:
         keep_folder(out / FOLDER)
-        config = RunDirectory(out).with_tables(config) if RunDirectory.is_run(out) else config
+        config = RunDirectory(out).with_tables(config)
     else:
         RunDirectory.check_new(out)  # before prices are read
     config, unused_note = with_effective_settings(pinned(config))
