@@ -255,14 +255,19 @@ def test_daemon_with_ended_process_is_stopped(journal: Journal) -> None:
     assert "4 s ago" in status.detail
 
 
-@pytest.mark.parametrize("content", [None, "{}", "no json", '{"at": "yesterday", "trading": true}'])
-def test_missing_or_damaged_heartbeat_is_bad(journal: Journal, content: str | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "level"),
+    [(None, "bad"), ("{}", "warning"), ("no json", "bad"), ('{"at": "yesterday", "trading": true}', "warning")],
+)
+def test_missing_heartbeat_is_bad_and_a_damaged_one_a_warning(
+    journal: Journal, content: str | None, level: str
+) -> None:
     assert journal.config is not None
     file = Path(journal.config.monitoring.heartbeat)
     file.unlink(missing_ok=True)
     if content is not None:
         file.write_text(content)
-    assert paper_state.daemon_status(journal, NOW).level == "bad"
+    assert paper_state.daemon_status(journal, NOW).level == level
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from finrl_pod.display import COLOURS as COLOURS
 from finrl_pod.display import DASHES as DASHES
 from finrl_pod_app.report.palette import BASELINE_STYLES, Style
 
+PRODUCT = "finrl_pod"
 ThemeOption = str | int | bool | list[str] | list[int]
 EXCHANGE_ZONE = ZoneInfo("America/New_York")
 MISSING = "–"

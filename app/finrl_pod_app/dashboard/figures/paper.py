@@ -1,21 +1,32 @@
-"""Figures of the paper account: equity against benchmark and replayed backtest, and shortfall."""
+"""Figures of the paper account: equity, profit and loss, prices with own fills, and shortfall."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from finrl_pod_app.dashboard.queries.paper_performance import BENCHMARK
-from finrl_pod_app.dashboard.theme import BAD, COLOURS, GOOD, NEUTRAL
+from finrl_pod_app.dashboard.queries.paper_profit import (
+    Interval,
+    ProfitAndLoss,
+    contributions_of,
+    interval_labels,
+    profit_by_interval,
+)
+from finrl_pod_app.dashboard.theme import COLOURS, NEUTRAL, escape_html
 from finrl_pod_app.report import charts
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from finrl_pod_app.dashboard.queries.paper_performance import BacktestDifference, Slippage
+    from finrl_pod_app.dashboard.queries.paper_prices import PriceHistory
 
-ACCOUNT, REPLAY = COLOURS[0], COLOURS[1]
+PALETTE = COLOURS[1:]  # the first one is close to red, the colour of what stops trading
+ACCOUNT, REPLAY = PALETTE[0], PALETTE[3]
 DAY_MS = 24 * 3600 * 1000
 MAX_DAILY_TICKS = 8  # sessions that get a tick each
+MAX_ASSETS = 20  # with the largest contributions; the table has all
+BAR_HEIGHT, BAR_MARGIN = 24, 90  # pixels of a horizontal bar, and above and below all
 
 
 def equity(difference: BacktestDifference, capital: float) -> Any:
@@ -52,7 +63,7 @@ def equity(difference: BacktestDifference, capital: float) -> Any:
         showlegend=False,
         mode="lines",
         fill="tozeroy",
-        line={"color": BAD, "width": 1.4},
+        line={"color": NEUTRAL, "width": 1.4},
         hovertemplate="%{y:.2%}",
         row=2,
         col=1,
@@ -68,7 +79,7 @@ def equity(difference: BacktestDifference, capital: float) -> Any:
             y=curve.difference,
             name="difference to the backtest",
             showlegend=False,
-            marker_color=[GOOD if value >= 0 else BAD for value in curve.difference.fillna(0.0)],
+            marker_color=REPLAY,
             hovertemplate="%{y:.1f} bp",
             row=3,
             col=1,
@@ -77,6 +88,75 @@ def equity(difference: BacktestDifference, capital: float) -> Any:
         limit = max(1.0, float(curve.difference.abs().max() or 0.0)) * 1.15
         figure.update_yaxes(title_text="difference, bp", range=[-limit, limit], nticks=4, row=3, col=1)
     figure.update_xaxes(**_session_axis(len(curve)))
+    return figure
+
+
+def profit(profits: ProfitAndLoss, interval: Interval) -> Any:
+    """Profit of each day, week or month by strategy as stacked bars, and its sum from the start of the period."""
+    figure = charts.empty_figure()
+    labels = interval_labels(profits.parts.session, interval)
+    table = profits.parts.groupby([labels, "strategy"]).profit.sum().unstack("strategy", fill_value=0)
+    for name, colour in zip(table.columns, PALETTE * len(table.columns), strict=False):
+        figure.add_bar(x=table.index, y=table[name], name=escape_html(name), marker_color=colour)
+    total = profit_by_interval(profits, interval)
+    line = {"color": NEUTRAL, "width": 2.4}
+    mode = "lines+markers" if len(total) <= MAX_DAILY_TICKS else "lines"
+    figure.add_scatter(x=total.label, y=total.profit.cumsum(), name="sum of the period", mode=mode, line=line)
+    figure.update_traces(hovertemplate="%{y:$,.2f}")
+    figure.update_layout(barmode="relative")
+    figure.update_yaxes(title_text="profit, dollars", tickformat="$,.0f", zeroline=True)
+    figure.update_xaxes(**_session_axis(len(total)))
+    return figure
+
+
+def contributions(profits: ProfitAndLoss) -> Any:
+    """Contribution of each symbol to the return of the period, in points, by strategy as stacked bars."""
+    figure = charts.empty_figure()
+    parts = profits.parts.assign(points=contributions_of(profits.parts))
+    table = parts.groupby(["symbol", "strategy"]).points.sum().unstack("strategy", fill_value=0)
+    total = table.sum(axis=1)
+    largest = total[total.abs().nlargest(MAX_ASSETS).index].sort_values().index
+    for name, colour in zip(table.columns, PALETTE * len(table.columns), strict=False):
+        figure.add_bar(
+            x=table.loc[largest, name], y=[escape_html(symbol) for symbol in largest], name=escape_html(name),
+            orientation="h", marker_color=colour, hovertemplate="%{x:.2%}",
+        )  # fmt: skip
+    figure.update_layout(barmode="relative", height=BAR_MARGIN + BAR_HEIGHT * max(len(largest), 3))
+    figure.update_xaxes(title_text="contribution to the return", tickformatstops=charts.PERCENT_TICKS, zeroline=True)
+    figure.update_yaxes(type="category", showgrid=False)
+    return figure
+
+
+def prices(history: PriceHistory) -> Any:
+    """Closes of a symbol with own purchases and sales, above the shares held after each session."""
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(rows=2, shared_xaxes=True, row_heights=[0.74, 0.26], vertical_spacing=0.06)
+    closes = history.closes
+    line = {"color": NEUTRAL, "width": 1.8}
+    figure.add_scatter(
+        x=closes.session, y=closes.price, name="close", mode="lines+markers", marker={"size": 4}, line=line,
+        hovertemplate="%{y:$,.2f}", row=1, col=1,
+    )  # fmt: skip
+    for side, name, symbol, colour in (
+        ("buy", "purchase", "triangle-up", ACCOUNT),
+        ("sell", "sale", "triangle-down", REPLAY),
+    ):
+        fills = history.fills[history.fills.side == side]
+        texts = [f"{row.quantity:,.6g} shares, {escape_html(row.strategy)}" for row in fills.itertuples()]
+        figure.add_scatter(
+            x=fills.day, y=fills.price, name=name, mode="markers", text=texts,
+            marker={"symbol": symbol, "size": 11, "color": colour, "line": {"width": 1, "color": NEUTRAL}},
+            hovertemplate="%{y:$,.2f}, %{text}", row=1, col=1,
+        )  # fmt: skip
+    figure.add_bar(
+        x=closes.session, y=closes.shares, name="shares held", showlegend=False, marker_color=NEUTRAL, opacity=0.6,
+        hovertemplate="%{y:,.6g} shares", row=2, col=1,
+    )  # fmt: skip
+    figure.update_yaxes(title_text="price, dollars", tickformat="$,.2f", row=1, col=1)
+    figure.update_yaxes(title_text="shares", nticks=4, zeroline=True, row=2, col=1)
+    figure.update_layout(hovermode="closest")
+    figure.update_xaxes(**_session_axis(len(closes)))
     return figure
 
 

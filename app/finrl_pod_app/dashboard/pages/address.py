@@ -41,7 +41,18 @@ PARAMETERS: Mapping[str, Mapping[str, str]] = {
     "audit": {"kind": "champion or strategy", "run": "run", "strategy": "strategy"},
     "train": {},
     "data": {"panel": "panel", "view": "view", "feature": "feature"},
-    "paper": {"account": "account", "view": "view"},
+    "paper": {
+        "account": "account",
+        "period": "period of all figures: 1D, 1W, 1M, YTD, All",
+        "by": "rows of the profit: Day, Week, Month",
+        "view": "view",
+        "from": "first day of orders and fills",
+        "to": "last day of orders and fills",
+        "strategy": "strategies of orders and fills",
+        "symbol": "symbols of orders and fills",
+        "state": "states of orders",
+        "chart": "symbol of the price chart",
+    },
     "system": {},
 }
 _PAGE = "page of the address"

@@ -70,6 +70,11 @@ def _number(label: str, form: str, **options: Any) -> ColumnConfig:
     return column.NumberColumn(label, format=form, **options)
 
 
+def label_column(label: str) -> ColumnConfig:
+    """Column of the names of rows."""
+    return _text(label, "small", pinned=True)
+
+
 _time = partial(column.DatetimeColumn, format="YYYY-MM-DD HH:mm:ss z", timezone=ZONE)
 
 
@@ -101,6 +106,32 @@ POSITIONS: Columns = {
     "gain_share": _number("Unrealised, %", "percent", help="Unrealised gain over cost."),
     "realised": _number("Realised gain", "dollar", help="Sales at average cost, plus dividends, less fees."),
 }
+STRATEGIES: Columns = {
+    "strategy": _text("Strategy", pinned=True),
+    "definition": _text("Decided by"),
+    "equity": _number("Equity", "dollar"),
+    "share": _number("Share", "percent", help="Of the account equity."),
+    "value": _number("Positions", "dollar"),
+    "cash": _number("Cash", "dollar"),
+}
+PROFIT_AMOUNTS: Columns = {
+    "prices": _number("Prices", "dollar", help="Changes in value and trades, at fill prices."),
+    "dividends": _number("Dividends", "dollar", help="As credited by the broker."),
+    "costs": _number("Costs", "dollar", help="Fees of the broker. The view Costs has the implementation shortfall."),
+}
+PROFIT: Columns = {
+    "profit": _number("Profit", "dollar", help="Change in equity without deposits and withdrawals."),
+    "return": _number("Return", "%.2f%%", help="Time-weighted: profit over the equity at the start of the day."),
+    **PROFIT_AMOUNTS,
+    "flow": _number("Deposits", "dollar", help="Deposits less withdrawals; no profit."),
+    "equity": _number("Equity", "dollar", help="At the last close."),
+}
+CONTRIBUTION = _number(
+    "Contribution",
+    "%.2f%%",
+    help="To the return of the period, in points: daily profit over the account equity at the start of the day. The "
+    "contributions add up to the return.",
+)
 STRATEGY_PARTS: Columns = {
     "name": _text("Part"),
     "strategy": _text("Strategy"),
@@ -108,8 +139,10 @@ STRATEGY_PARTS: Columns = {
     "backtest": _number("Backtest", "dollar"),
     "difference": _number("Difference", "dollar", help="Equity of the account minus the backtest."),
 }
+STRATEGY = _text("Strategy", "small")
 OPEN_INTENTS: Columns = {
     "symbol": _text("Symbol", "small", pinned=True),
+    "strategy": STRATEGY,
     "side": _text("Side", "small"),
     "intended": _number("Quantity", SHARES),
     "filled": _number("Filled", SHARES),
@@ -118,6 +151,7 @@ OPEN_INTENTS: Columns = {
 }
 ORDERS: Columns = {
     "at": _time("Created"),
+    "strategy": STRATEGY,
     "symbol": _text("Symbol", "small"),
     "side": _text("Side", "small"),
     "quantity": _number("Shares", SHARES),
@@ -125,13 +159,13 @@ ORDERS: Columns = {
     "average": _number("Average price", "dollar"),
     "limit_price": _number("Limit price", "dollar"),
     "time_in_force": _text("Time in force", "small", help="opg, cls: opening or closing auction; day: session."),
-    "state": _text("State", "small"),
-    "status": _text("Broker status", "small"),
+    "state": _text("State", "small", help="Status at the broker, or why it does not know the order."),
     "detail": _text("Detail"),
     "client_order_id": _text("Client order ID"),
 }
 FILLS: Columns = {
     "time": _time("Time"),
+    "strategy": STRATEGY,
     "symbol": _text("Symbol", "small"),
     "side": _text("Side", "small"),
     "quantity": _number("Shares", SHARES),
@@ -142,6 +176,7 @@ FILLS: Columns = {
     "source": _text("Source", "small", help="How the daemon received it: the stream of the broker or a poll."),
     "client_order_id": _text("Client order ID"),
 }
+PRICE_FILLS: Columns = {name: FILLS[name] for name in ("time", "strategy", "side", "quantity", "price")}
 SLIPPAGE: Columns = {
     "group": _text("Symbol or size of order", "small", pinned=True),
     "fills": _number("Fills", SHARES),
@@ -177,8 +212,9 @@ ALERTS: Columns = {
 DECISIONS: Columns = {
     "bar": _text("Session", "small"),
     "at": _time("Time"),
+    "strategy": STRATEGY,
     "outcome": _text("Outcome", "small"),
-    "strategy": _text("Strategy"),
+    "definition": _text("Decided by"),
     "feed": _text("Feed", "small"),
     "detail": _text("Skipped symbols and reasons", "large"),
 }

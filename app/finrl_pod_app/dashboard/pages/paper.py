@@ -10,21 +10,22 @@ import streamlit as st
 
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import paper as figures
-from finrl_pod_app.dashboard.pages import columns, paper_commands
+from finrl_pod_app.dashboard.pages import columns, paper_commands, paper_profit, paper_trades
 from finrl_pod_app.dashboard.pages.address import BOUND, default_to
 from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.widgets import PAPER_FIGURES, show_badge, show_equity, show_errors, show_table
-from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_performance, paper_state
+from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_performance, paper_period, paper_state
+from finrl_pod_app.dashboard.queries.paper_period import Period
 from finrl_pod_app.dashboard.settings import Settings
 
+TITLE = "Paper trading"
 STATUS_INTERVAL, ACCOUNT_INTERVAL = 2.0, 10.0  # seconds between refreshes of an open page
 BADGE_WIDTH, METRIC_WIDTH = 171, 137  # pixels; two fit side by side on a phone
-MAX_ROWS = 500  # orders and fills sent to the browser per refresh
 
 
 def render(settings: Settings) -> None:
     """Draw the page."""
-    st.title("Paper trading")
+    st.title(TITLE)
     path = _choose_account(settings)
     if path is None or not path.is_file():
         _show_instructions(path)
@@ -63,6 +64,8 @@ def _show_status(path: Path) -> None:
     """Status badges, pending commands, and the outcome of the last command of this visitor."""
     journal = paper_journal.load(path)
     now = paper_state.utc_now()
+    alarm = paper_state.title_alarm(journal)
+    st.set_page_config(page_title=" · ".join([*([alarm] if alarm else []), TITLE, theme.PRODUCT]))
     with st.container(horizontal=True, key="statuses"):
         for badge in paper_state.statuses(journal, now):
             with st.container(border=True, width=BADGE_WIDTH, height="stretch", key=f"status-{badge.name}"):
@@ -77,15 +80,19 @@ def _show_status(path: Path) -> None:
 @show_errors
 def _show_performance(path: Path) -> None:
     journal = paper_journal.load(path)
-    difference = paper_performance.backtest_difference(journal)
-    slippage = paper_performance.slippage(journal)
-    _show_metrics(journal, difference, slippage)
+    st.caption(theme.escape_markdown(paper_state.as_of(journal)))
+    period = _choose_period(journal)
+    part = paper_period.in_period(journal, period)
+    difference = paper_performance.backtest_difference(part)
+    slippage = paper_performance.slippage(part)
+    _show_metrics(part, difference, slippage)
     sections: dict[str, Callable[[], None]] = {
-        "Account": lambda: _show_account(journal, difference),
-        "Orders and fills": lambda: _show_orders(journal),
-        "Costs": lambda: _show_costs(journal, slippage),
-        "Risk": lambda: _show_risk(journal),
-        "Log": lambda: _show_log(journal),
+        "Account": lambda: _show_account(journal, period, difference),
+        "Orders and fills": lambda: paper_trades.show_orders(journal, part),
+        "Prices": lambda: paper_trades.show_prices(journal, period),
+        "Costs": lambda: _show_costs(part, slippage),
+        "Risk": lambda: _show_risk(journal, part),
+        "Log": lambda: _show_log(part),
     }
     # Only the open tab is drawn: a year of orders need not travel to a browser that shows another one.
     tabs = st.tabs(list(sections), key="view", on_change="rerun", bind=BOUND)
@@ -96,6 +103,19 @@ def _show_performance(path: Path) -> None:
     st.caption(theme.escape_markdown(paper_state.journal_caption(journal)))
 
 
+def _choose_period(journal: paper_journal.Journal) -> Period:
+    """Draw the choice of the period of all figures, with its first and last session."""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        names = [period.value for period in Period]
+        help_text = "All figures of the page are of this period, up to the last session."
+        name = st.segmented_control(
+            "Period", names, default=Period.ALL.value, required=True, help=help_text, key="period", bind=BOUND
+        )
+        period = Period(name)
+        st.caption(theme.escape_markdown(paper_period.period_text(journal, period)))
+    return period
+
+
 def _show_metrics(
     journal: paper_journal.Journal,
     difference: paper_performance.BacktestDifference,
@@ -104,9 +124,9 @@ def _show_metrics(
     summary = paper_state.summary(journal)
     with st.container(horizontal=True):
         show_equity(summary, METRIC_WIDTH)
-        cash = "Capital less purchases and fees, plus sales and dividends."
-        st.metric("Cash", theme.money(journal.cash), help=cash, width=METRIC_WIDTH)
-        help_text = "Decline from the highest equity so far to the last close."
+        cash = f"At the close of {summary.session or 'no session yet'}, like the equity."
+        st.metric("Cash", theme.money(summary.cash), help=cash, width=METRIC_WIDTH)
+        help_text = "Decline from the highest equity of the period to the last close."
         st.metric("Current drawdown", theme.percent(summary.drawdown, 2), help=help_text, width=METRIC_WIDTH)
         largest = theme.percent(summary.max_drawdown, 2)
         st.metric("Largest drawdown", largest, help=definition("max_drawdown"), width=METRIC_WIDTH)
@@ -121,29 +141,40 @@ def _show_metrics(
         )
 
 
-def _show_account(journal: paper_journal.Journal, difference: paper_performance.BacktestDifference) -> None:
-    if len(journal.equity) > 1:
+def _show_account(
+    journal: paper_journal.Journal, period: Period, difference: paper_performance.BacktestDifference
+) -> None:
+    part = paper_period.in_period(journal, period)
+    if len(part.equity) > 1:
         alt = "Equity of the paper account, a benchmark and the replayed backtest if there is one; drawdown beneath."
         height = 520 if difference.is_available else 430
-        contents = (difference, journal.capital)
+        contents = (difference, part.capital)
         PAPER_FIGURES.show(figures.equity, contents, "paper-equity", alt=alt, height=height)
+        if part.equity.flow.any():
+            st.caption("Equity before a deposit or withdrawal is scaled, so that neither is a gain or a loss.")
     else:
         st.info("The equity curve appears after two sessions.")
-    _show_day(journal)
-    paper_commands.show_replay(journal, difference)
+    paper_profit.show_profit(journal, period)
     st.header("Positions", anchor=False)
     positions = paper_account.positions(journal)
     if positions.empty:
         st.info("No positions.")
     else:
         show_table(positions, columns.POSITIONS, "paper-positions", alt="Positions of the paper account")
-        note = f"{paper_account.totals(journal)} Prices at the close of {journal.priced}, as used by the last decision."
-        st.caption(theme.escape_markdown(note))
+    note = f"{paper_account.totals(journal)} Prices at the close of {journal.priced or 'no session yet'}."
+    st.caption(theme.escape_markdown(note))
+    books = paper_account.books(journal)
+    if len(books) > 1:
+        st.header("Strategies", anchor=False)
+        alt = "Equity, cash and value of the positions of each strategy, at the same closes."
+        show_table(books, columns.STRATEGIES, "paper-books", alt=alt)
     external = paper_account.external_holdings(journal)
     if len(external):
         st.header("External holdings", anchor=False)
         st.caption("Shares on the account that the strategy did not buy. They are never traded.")
         show_table(external, columns.EXTERNAL, "paper-external", alt="External holdings")
+    _show_day(part)
+    paper_commands.show_replay(journal, paper_performance.backtest_difference(journal))
 
 
 def _show_day(journal: paper_journal.Journal) -> None:
@@ -156,25 +187,6 @@ def _show_day(journal: paper_journal.Journal) -> None:
     headline, *lines = days[day].splitlines()
     st.markdown(theme.escape_markdown(headline))
     st.markdown("\n".join(f"- {theme.escape_markdown(line[:1].upper() + line[1:])}" for line in lines))
-
-
-def _show_orders(journal: paper_journal.Journal) -> None:
-    intents = paper_account.open_intents(journal)
-    st.header(f"Open intents: {len(intents)}", anchor=False)
-    if len(intents):
-        show_table(intents, columns.OPEN_INTENTS, "paper-intents", alt="Intents not yet filled or abandoned")
-    else:
-        st.caption("All intents are filled or abandoned.")
-    orders = paper_account.orders(journal)
-    filled = paper_account.fills(journal)
-    st.header(f"Orders: {len(orders):,}", anchor=False)
-    if len(orders):
-        show_table(orders.head(MAX_ROWS), columns.ORDERS, "paper-orders", alt="Orders, newest first")
-    st.header(f"Fills: {len(filled):,}", anchor=False)
-    if max(len(orders), len(filled)) > MAX_ROWS:
-        st.caption(f"Showing the newest {MAX_ROWS:,} of each; `finrl-pod paper orders --json` prints all.")
-    if len(filled):
-        show_table(filled.head(MAX_ROWS), columns.FILLS, "paper-fills", alt="Fills, newest first")
 
 
 def _show_costs(journal: paper_journal.Journal, slippage: paper_performance.Slippage) -> None:
@@ -197,7 +209,8 @@ def _slippage_figure(journal: paper_journal.Journal) -> Any:
     return figures.slippage(paper_performance.slippage_by_session(journal), paper_performance.slippage(journal))
 
 
-def _show_risk(journal: paper_journal.Journal) -> None:
+def _show_risk(journal: paper_journal.Journal, part: paper_journal.Journal) -> None:
+    """Draw the limits of the account as it is now, and the changes of the risk state in a period."""
     limits = paper_state.risk_limits(journal)
     if limits.empty:
         st.info("This journal has no risk limits. Restart the daemon with this version to record them.")
@@ -213,8 +226,10 @@ def _show_risk(journal: paper_journal.Journal) -> None:
     st.header("Risk state", anchor=False)
     if journal.risk.empty:
         st.caption("Active since the start.")
+    elif part.risk.empty:
+        st.caption(f"{journal.state[0].capitalize()}; no change in the period.")
     else:
-        show_table(journal.risk.iloc[::-1], columns.RISK, "paper-risk", alt="Changes of the risk state")
+        show_table(part.risk.iloc[::-1], columns.RISK, "paper-risk", alt="Changes of the risk state")
 
 
 def _show_log(journal: paper_journal.Journal) -> None:

@@ -136,15 +136,17 @@ def show_badge(status: StatusBadge) -> None:
 
 
 def show_equity(summary: Summary, width: int) -> None:
-    """Draw equity, with the change of the last session, and total return of a paper account."""
+    """Draw equity, with the change of the last session, and the return of a paper account in a period."""
     st.metric(
         "Equity",
         theme.money(summary.equity),
         None if summary.day is None else theme.percent(summary.day, 2),
         help=f"At the close of {summary.session or 'no session yet'}, with the change since the session before.",
         width=width,
+        delta_color="off",  # red is for what stops trading
     )
-    st.metric("Total return", theme.percent(summary.total, 2), help="On the capital.", width=width)
+    help_text = "Time-weighted: deposits and withdrawals are no returns."
+    st.metric("Return", theme.percent(summary.total, 2), help=help_text, width=width)
 
 
 def page_of(name: str) -> Any:

@@ -4,39 +4,49 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from bisect import bisect_left
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import pandas as pd
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.paper.domain.flows import flow_adjusted
+from finrl_pod.paper.domain.records import SUMMARY
 from finrl_pod.paper.journal.reader import file_signature, read_journal
-from finrl_pod.paper.settings import PaperConfig, allocations, unpack
+from finrl_pod.paper.settings import PaperConfig, unpack
 
 CACHED_JOURNALS = 8  # accounts that visitors look at
-MAX_ALERTS = 200  # the newest
+MAX_ALERTS = 200  # the newest, besides all differences from the broker and all summaries of days
 
 _LAST_WEIGHTS = """
 SELECT run, weights FROM decisions
 WHERE id IN (SELECT max(id) FROM decisions WHERE weights IS NOT NULL GROUP BY run) ORDER BY id
-"""
-_LAST_EQUITIES = """
-SELECT run, equity FROM strategy_equity WHERE id IN (SELECT max(id) FROM strategy_equity GROUP BY run)
 """
 _CAPITAL = (
     "SELECT at, equity FROM equity ORDER BY id",
     "SELECT at, cash FROM corporate_actions WHERE kind = 'transfer'",
 )
 _TABLES = {
-    "actions": "SELECT at, kind, symbol, ex_date, own_change, cash FROM corporate_actions ORDER BY id",
+    # One row for each strategy that an action concerns.
+    "actions": """
+        SELECT a.at, a.kind, a.symbol, a.ex_date, coalesce(p.run, '') AS run,
+               coalesce(p.own_change, a.own_change) AS own_change, coalesce(p.cash, a.cash) AS cash,
+               coalesce(p.unpaid, '0') AS unpaid
+        FROM corporate_actions a LEFT JOIN action_parts p ON p.action_id = a.id ORDER BY a.id, p.id
+    """,
+    "close_history": "SELECT at, symbol, session, price FROM closes ORDER BY id",
     "risk": "SELECT at, state, reason FROM risk_states ORDER BY id",
-    "alerts": f"SELECT at, level, kind, message FROM alerts ORDER BY id DESC LIMIT {MAX_ALERTS}",
+    "alerts": f"""
+        SELECT at, level, kind, message FROM alerts
+        WHERE id > (SELECT max(id) FROM alerts) - {MAX_ALERTS} OR kind IN ('mismatch', 'refused', '{SUMMARY}')
+        ORDER BY id
+    """,
     "halts": "SELECT at, symbol, halted, reason FROM symbol_halts ORDER BY id",
     "price_reads": "SELECT at, feed, start, end, symbols FROM price_fetches ORDER BY id DESC LIMIT 1",
-    "strategies": "SELECT at, name, sha256, detail FROM strategies ORDER BY id",
+    "strategies": "SELECT run, name FROM strategies ORDER BY id",
     "external": """
         SELECT symbol, quantity FROM foreign_positions UNION ALL SELECT symbol, quantity FROM foreign_fills
         UNION ALL SELECT symbol, foreign_change FROM corporate_actions
@@ -51,20 +61,22 @@ _TABLES = {
         ) WHERE before > 0 AND earlier != session GROUP BY session ORDER BY min(id)
     """,
     "equity": "SELECT session, at, equity, cash, broker_equity FROM equity ORDER BY id",
-    "decisions": "SELECT at, bar, strategy, feed, outcome, detail FROM decisions ORDER BY id",
+    "decisions": """
+        SELECT at, run, bar, strategy AS definition, feed, outcome, detail FROM decisions ORDER BY id
+    """,
     "fills": """
-        SELECT f.time, f.at, i.bar, i.symbol, i.side, f.quantity, f.price, i.reference_price, f.fee, o.client_order_id,
-               f.source
+        SELECT f.time, f.at, i.run, i.bar, i.symbol, i.side, f.quantity, f.price, i.reference_price, f.fee,
+               o.client_order_id, f.source
         FROM fills f JOIN orders o ON f.order_id = o.id JOIN intents i ON o.intent_id = i.id ORDER BY f.id
     """,
     "orders": """
-        SELECT o.at, i.bar, i.symbol, i.side, o.quantity, o.type, o.limit_price, o.time_in_force, e.state, e.status,
-               e.filled, e.value, e.detail, o.client_order_id, o.intent_id
+        SELECT o.at, i.run, i.bar, i.symbol, i.side, o.quantity, o.type, o.limit_price, o.time_in_force, e.state,
+               e.status, e.filled, e.value, e.detail, o.client_order_id, o.intent_id
         FROM orders o JOIN intents i ON o.intent_id = i.id
         JOIN order_events e ON e.id = (SELECT max(id) FROM order_events WHERE order_id = o.id) ORDER BY o.id
     """,
     "intents": """
-        SELECT i.id, i.bar, i.symbol, i.side, i.quantity, i.reference_price, i.deadline FROM intents i
+        SELECT i.id, i.at, i.run, i.bar, i.symbol, i.side, i.quantity, i.reference_price, i.deadline FROM intents i
         WHERE i.id NOT IN (SELECT intent_id FROM intent_events WHERE state != 'open') ORDER BY i.id
     """,
     "commands": """
@@ -74,7 +86,7 @@ _TABLES = {
 }
 _NUMERIC_COLUMNS = {
     *("equity", "cash", "broker_equity", "quantity", "price", "reference_price", "fee", "limit_price", "filled"),
-    *("value", "own_change"),
+    *("value", "own_change", "unpaid"),
 }
 _TIME_COLUMNS = {"at", "time", "answered", "deadline"}
 
@@ -83,11 +95,14 @@ _TIME_COLUMNS = {"at", "time", "answered", "deadline"}
 class Journal:
     """The contents of a journal. Money in dollars and shares are float64, times are UTC, sessions are ISO dates.
 
-    capital: allocated capital, the first equity if it is not recorded; like the equity scaled by later flows. config:
-    last settings of the daemon, None if not recorded. closes: last known price by symbol. priced: session of the newest
-    close, empty without one. targets: weights that the last decision of each strategy aims at, summed as shares of the
-    account equity. external: shares that the strategies do not own. price_reads: the last read of market data.
-    benchmark: session, growth (of equal weights of the symbols, without dividends).
+    account: id at the broker. config: last settings of the daemon, None if not recorded. equity: one row for each
+    session with `recorded` (as written), `flow` (deposits less withdrawals since the row before) and `equity`, scaled
+    by later flows so that they are no returns. allocated: capital in the config, the first equity if it is not
+    recorded. capital: the same, scaled like the equity. cash: now. closes: last known price by symbol. priced: session
+    of the newest close, empty without one. weights: target weights of the last decision of each strategy, by symbol.
+    external: shares that the strategies do not own. price_reads: the last read of market data. benchmark: session,
+    growth (of equal weights of the symbols, without dividends). Frames with a column `run` also have `strategy`, its
+    name in the config.
     """
 
     path: Path
@@ -107,23 +122,18 @@ class Journal:
     price_reads: pd.DataFrame
     benchmark: pd.DataFrame
     strategies: pd.DataFrame
+    close_history: pd.DataFrame
+    allocated: float
     capital: float
+    cash: float
     closes: dict[str, float]
     priced: str
-    targets: dict[str, float]
+    weights: dict[str, dict[str, float]]
 
     @property
     def name(self) -> str:
         """The configured name, else the name of the journal folder."""
         return self.config.name if self.config else self.path.parent.name
-
-    @cached_property
-    def cash(self) -> float:
-        """Cash of the strategy: capital less purchases and fees, plus sales and dividends."""
-        bought_quantity = self.fills.quantity.where(self.fills.side == "buy", -self.fills.quantity)
-        purchases = float((bought_quantity * self.fills.price + self.fills.fee).sum())
-        capital = self.config.capital if self.config else self.capital
-        return capital - purchases + float(self.actions.cash.sum())
 
     @property
     def state(self) -> tuple[str, str]:
@@ -152,45 +162,49 @@ def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:
         frames = {name: _with_types(pd.read_sql_query(query, connection)) for name, query in _TABLES.items()}
     except (pd.errors.DatabaseError, ValueError, TypeError) as error:  # `read` handles errors of SQLite
         raise sqlite3.DatabaseError(str(error.__cause__ or error)) from error
-    frames["alerts"] = frames["alerts"].iloc[::-1].reset_index(drop=True)
-    closes = connection.execute(
-        "SELECT symbol, price, session FROM closes WHERE id IN (SELECT max(id) FROM closes GROUP BY symbol)"
-    ).fetchall()
     config = _config(_scalar(connection, "SELECT content FROM settings ORDER BY id DESC LIMIT 1"))
     account = _scalar(connection, "SELECT value FROM facts WHERE name = 'account'")
+    for frame in frames.values():
+        if "run" in frame.columns:
+            frame["strategy"] = [strategy_name(config, run) for run in frame.run]
     equity = frames["equity"]
-    capital = config.capital if config else float(equity.equity.iloc[0]) if len(equity) else 0.0
+    equity["recorded"] = equity.equity
+    flow_by_session = [0.0] * len(equity)
+    capital = allocated = config.capital if config else float(equity.equity.iloc[0]) if len(equity) else 0.0
     if len(equity):
         marks, flows = ([(at, Decimal(x)) for at, x in connection.execute(query)] for query in _CAPITAL)
+        times = [at for at, _ in marks]
+        for at, amount in flows:
+            if (row := bisect_left(times, at)) < len(times):
+                flow_by_session[row] += float(amount)
         capital, *equity["equity"] = map(float, flow_adjusted(capital, marks, flows))
+    equity["flow"] = flow_by_session
+    closes = frames["close_history"]
     return Journal(
         path=path,
         account=account or "",
+        allocated=allocated,
         capital=capital,
+        cash=allocated + _cash_flow(frames["fills"], frames["actions"]),
         config=config,
-        closes={symbol: float(price) for symbol, price, _ in closes},
-        priced=max((session for *_, session in closes), default=""),
-        targets=_account_targets(connection, config),
+        closes=dict(zip(closes.symbol, closes.price, strict=True)),  # the last one of each symbol
+        priced=str(closes.session.max()) if len(closes) else "",
+        weights={strategy_name(config, run): json.loads(weights) for run, weights in connection.execute(_LAST_WEIGHTS)},
         **frames,
     )
 
 
-def _account_targets(connection: sqlite3.Connection, config: PaperConfig | None) -> dict[str, float]:
-    """Sum the target weights of the last decisions of all strategies, as shares of the account equity, by symbol."""
-    weights_by_run: dict[str, dict[str, float]] = {
-        run: json.loads(weights) for run, weights in connection.execute(_LAST_WEIGHTS)
-    }
-    if config is None or not config.strategies:  # one strategy has the equity of the account
-        run = next(reversed(weights_by_run), "") if config is None else config.name
-        return weights_by_run.get(run, {})
-    equities = {run: float(equity) for run, equity in connection.execute(_LAST_EQUITIES)}
-    account = float(_scalar(connection, "SELECT equity FROM equity ORDER BY id DESC LIMIT 1") or config.capital)
-    targets: dict[str, float] = {}
-    for strategy in allocations(config):
-        share = equities.get(strategy.name, strategy.capital) / account if account > 0 else 0.0
-        for symbol, weight in weights_by_run.get(strategy.name, {}).items():
-            targets[symbol] = targets.get(symbol, 0.0) + share * weight
-    return targets
+def strategy_name(config: PaperConfig | None, run: str) -> str:
+    """Name of a strategy in the config: `run` without the name of the account that several share."""
+    if config is None:
+        return run
+    return run.removeprefix(f"{config.name}/") if config.strategies else run or config.name
+
+
+def _cash_flow(fills: pd.DataFrame, actions: pd.DataFrame) -> float:
+    """Sales and dividends less purchases and fees, with deposits and withdrawals."""
+    shares_bought = fills.quantity.where(fills.side == "buy", -fills.quantity)
+    return float(actions.cash.sum()) - float((shares_bought * fills.price + fills.fee).sum())
 
 
 def _with_types(frame: pd.DataFrame) -> pd.DataFrame:

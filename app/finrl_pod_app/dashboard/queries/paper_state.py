@@ -63,7 +63,7 @@ def daemon_status(journal: Journal, now: datetime) -> StatusBadge:
     except RunError:
         return StatusBadge("daemon", "bad", "Daemon: stopped", "the heartbeat file is missing")
     except (KeyError, TypeError, ValueError):
-        return StatusBadge("daemon", "bad", "Daemon: unknown", "the heartbeat file is damaged")
+        return StatusBadge("daemon", "warning", "Daemon: unknown", "the heartbeat file is damaged")
     if seconds > PROCESS_CHECK_AFTER and _has_ended(pid):
         return StatusBadge("daemon", "bad", "Daemon: stopped", f"process ended; last heartbeat {age(seconds)} ago")
     if seconds > STOPPED_AFTER:
@@ -189,11 +189,13 @@ def daily_loss_and_drawdown(journal: Journal) -> tuple[float, float]:
 class Summary:
     """Key figures of the account.
 
-    session: session of the last equity, empty before the first. day, total: returns. drawdown: decline of the last
-    equity from the highest one so far, at most 0. max_drawdown: largest drawdown of all sessions.
+    session: session of the last equity, empty before the first. cash: at the same time. day: return of the last
+    session, None before the first. total: return. drawdown: decline of the last equity from the highest one so far, at
+    most 0. max_drawdown: largest drawdown of all sessions.
     """
 
     equity: float
+    cash: float
     session: str
     day: float | None
     total: float
@@ -207,12 +209,20 @@ def summary(journal: Journal) -> Summary:
     marks = journal.equity.equity
     capital = journal.capital
     if marks.empty:
-        return Summary(capital, "", None, 0.0, 0.0, 0.0)
+        return Summary(capital, journal.cash, "", None, 0.0, 0.0, 0.0)
     last = float(marks.iloc[-1])
-    day = last / float(marks.iloc[-2]) - 1 if len(marks) > 1 else None
+    day = last / (float(marks.iloc[-2]) if len(marks) > 1 else capital) - 1
     declines = drawdowns(marks, capital)
-    session = str(journal.equity.session.iloc[-1])
-    return Summary(last, session, day, last / capital - 1, float(declines.iloc[-1]), float(declines.min()))
+    newest = journal.equity.iloc[-1]
+    return Summary(
+        equity=last,
+        cash=float(newest.cash),
+        session=str(newest.session),
+        day=day,
+        total=last / capital - 1,
+        drawdown=float(declines.iloc[-1]),
+        max_drawdown=float(declines.min()),
+    )
 
 
 def drawdowns(equity: pd.Series[float], capital: float) -> pd.Series[float]:
@@ -235,14 +245,34 @@ def pending_commands(journal: Journal, now: datetime) -> str:
 
 
 def journal_caption(journal: Journal) -> str:
-    """Name, account, strategy, last entry and path of the journal in one line."""
-    last = journal.last
-    entry = "no entries yet" if last is None else f"last entry {exchange_time(last.to_pydatetime())}"
-    strategy = str(journal.strategies["name"].iloc[-1]) if len(journal.strategies) else "none yet"
-    clock = ", simulated clock" if is_simulated(journal) else ""
+    """Name, account, strategies with what decides for them, and path of the journal in one line."""
+    definitions = dict(zip(journal.strategies.strategy, journal.strategies["name"], strict=True))
+    texts = [name if name == definition else f"{name} ({definition})" for name, definition in definitions.items()]
+    label = "strategies" if len(texts) > 1 else "strategy"
+    clock = "simulated clock; " if is_simulated(journal) else ""
     return (
-        f"{journal.name}, account {journal.account or 'unknown'}, strategy {strategy}; {entry}{clock}; {journal.path}"
+        f"{journal.name}, account {journal.account or 'unknown'}, {label} {', '.join(texts) or 'none yet'}; "
+        f"{clock}{journal.path}"
     )
+
+
+def as_of(journal: Journal) -> str:
+    """Time of the newest entry, and the moments that the figures of the page belong to, in one sentence."""
+    if journal.last is None:
+        return "The journal has no entries yet."
+    session = f"at the close of {journal.equity.session.iloc[-1]}" if len(journal.equity) else "before the first close"
+    return (
+        f"As of {exchange_time(journal.last.to_pydatetime())}. Equity, cash and profit {session}; positions and orders "
+        f"now, at the closes of {journal.priced or 'no session yet'}."
+    )
+
+
+def title_alarm(journal: Journal) -> str:
+    """What the title of the browser tab reports: a halt, a mismatch, or nothing."""
+    is_halted = journal.state[0] == "halted"
+    is_different = reconciliation_status(journal).level == "bad"
+    words = [word for word, applies in (("halted", is_halted), ("mismatch", is_different)) if applies]
+    return ", ".join(words).capitalize()
 
 
 def commands_table(journal: Journal) -> pd.DataFrame:

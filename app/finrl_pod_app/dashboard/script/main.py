@@ -18,7 +18,7 @@ from finrl_pod_app.dashboard.actions.access import require_login
 from finrl_pod_app.dashboard.pages.address import start_page
 from finrl_pod_app.dashboard.pages.widgets import first_view, is_dark
 from finrl_pod_app.dashboard.settings import Settings
-from finrl_pod_app.dashboard.theme import ICON, LOGO
+from finrl_pod_app.dashboard.theme import ICON, LOGO, PRODUCT
 
 WARM_UP_DELAY = 3.0  # seconds; the first page is drawn by then
 WARM_UP_MODULES = ("plotly.graph_objects", "plotly.subplots", "finrl_pod_app.dashboard.queries.comparison")
@@ -39,7 +39,6 @@ SECTIONS = {
     "Trading": ("paper",),
     "Machine": ("system",),
 }
-PRODUCT = "finrl_pod"
 HISTORY_SCRIPT = Path(__file__).with_name("history.js")
 
 
