@@ -8,6 +8,7 @@ from pathlib import Path
 
 from finrl_pod_app.dashboard import pages
 from finrl_pod_app.dashboard.pages.address import PARAMETERS
+from finrl_pod_app.dashboard.pages.run_list import PICKED
 from finrl_pod_app.dashboard.script.main import PAGES
 from streamlit.testing.v1 import AppTest
 
@@ -32,14 +33,17 @@ def test_parameters_are_the_bound_fields_without_passwords() -> None:
         assert isinstance(key, ast.Constant)
         keys.add(key.value)
         assert "type" not in keywords, "a password must not be in the address"
-    assert keys == {name for parameters in PARAMETERS.values() for name in parameters}
+    # The ticked rows of a table are no field.
+    assert keys | {PICKED} == {name for parameters in PARAMETERS.values() for name in parameters}
     assert list(PARAMETERS) == list(PAGES)
 
 
 def test_parameters_are_documented() -> None:
     text = (ROOT / "docs" / "dashboard.md").read_text()
     rows = [
-        f"| `/{page}` | `{name}` | {meaning} |" for page, names in PARAMETERS.items() for name, meaning in names.items()
+        f"| `/{page if page != 'overview' else ''}` | `{name}` | {meaning} |"
+        for page, names in PARAMETERS.items()
+        for name, meaning in names.items()
     ]
     assert [row for row in rows if row not in text] == []
 

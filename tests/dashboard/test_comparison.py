@@ -109,7 +109,7 @@ def test_intervals_match_the_bootstrap(decisions: dict[str, DecisionTable]) -> N
     index = curves["index"]
     expected = account_intervals(
         simple_returns(index.equity),
-        comparison.CONFIDENCE,
+        0.90,
         seed=4,
         draws=500,
         periods_per_year=bars_per_year(index.times),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tomllib
 from collections.abc import Callable
@@ -15,11 +16,13 @@ import pytest
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.script.main import PAGES
+from finrl_pod_app.report.columns import format_metric
 from finrl_pod_app.report.records import read_report
 from finrl_pod_app.report.verdict_text import verdict_paragraph
 from finrl_pod_app.setup.presets import PRESETS, config_text, for_panel
 
 from finrl_pod.data.store import Store
+from finrl_pod.evaluate.metrics import METRIC_BY_NAME
 from finrl_pod.promotion.trial_registry import FILE, Look, TrialRegistry
 
 pytestmark = pytest.mark.slow
@@ -31,6 +34,19 @@ def texts(app: Any) -> str:
     """All text of a page outside of tables and figures."""
     kinds = ("title", "markdown", "caption", "info", "warning", "error", "success", "subheader")
     return "\n".join(str(element.value) for kind in kinds for element in getattr(app, kind))
+
+
+METRIC_HEADINGS = {
+    "Annual return (CAGR), %": "annual_return",
+    "Sharpe ratio": "sharpe",
+    "Turnover, × per year": "turnover",
+    "Costs paid": "costs_paid",
+}
+
+
+def numbers(column: Any) -> Any:
+    """The numbers in the cells of a table of texts."""
+    return column.str.replace("\\", "").str.replace(",", "").astype(float)
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
@@ -83,6 +99,39 @@ def test_overview_reports_damaged_runs_and_lists_all(visit: Callable[..., Any], 
     assert any("broken](/run?name=broken) is damaged" in element.value for element in app.markdown)
 
 
+def test_runs_are_ticked_compared_and_saved(visit: Callable[..., Any], finished: Path, tmp_path: Path) -> None:
+    for seed, name in enumerate(("first", "second"), start=7):
+        shutil.copytree(finished, tmp_path / "runs" / name)
+        config = json.loads((finished / "config.json").read_text())
+        config["config"]["seed"] = seed
+        file = tmp_path / "runs" / name / "config.json"
+        file.write_text(json.dumps(config))
+        os.utime(file, ns=(0, (finished / "config.json").stat().st_mtime_ns))
+    app = visit("overview", tmp_path / "runs", pick=["first", "second"], curves="true", columns=["seed", "Tags"])
+    assert not app.exception
+    table, differing = (element.value for element in app.dataframe)
+    assert list(table.columns) == ["name", "seed", "tags"]
+    assert differing.to_dict("records") == [{"setting": "seed", "first": "7", "second": "8"}]
+    text = texts(app).replace("\\", "")
+    assert "best of 1 look" in text
+    assert "on test" in text
+    app = visit("compare", tmp_path / "runs", run=["first", "second"])
+    assert app.dataframe[0].value.to_dict("records") == [{"setting": "seed", "first": "7", "second": "8"}]
+
+
+def test_results_without_a_recorded_look_are_not_the_newest(
+    visit: Callable[..., Any], finished: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "runs" / "mine")
+    (tmp_path / "runs" / "mine" / "state.json").touch()  # trained on after the test
+    app = visit("overview", tmp_path / "runs")
+    assert not app.exception
+    assert "Newest result" not in texts(app)
+    app = visit("run", tmp_path / "runs", name="mine")
+    assert not app.metric
+    assert "not recorded" in texts(app)
+
+
 def test_run_names_are_escaped(visit: Callable[..., Any], finished: Path, tmp_path: Path) -> None:
     name = "<b>x</b>[y](javascript:alert(1))"
     (tmp_path / "runs").mkdir()
@@ -97,19 +146,20 @@ def test_run_names_are_escaped(visit: Callable[..., Any], finished: Path, tmp_pa
 def test_comparison_follows_the_cost_slider(visit: Callable[..., Any], finished: Path) -> None:
     app = visit("compare", finished.parent)
     assert not app.exception
-    table = app.dataframe[0].value.set_index("strategy")
+    assert not app.dataframe, "test figures are in no table that sorts"
+    assert "On test, best of 1 look" in texts(app).replace("\\", "")
+    table = app.table[0].value.set_index("Strategy")
     assert list(table.index) == ["mine", "equal weight", "index"]
     report = json.loads((finished / "report.json").read_text())["test"]["strategies"]
     for name, key in (("mine", "champion"), ("equal weight", "equal_weight"), ("index", "index")):
-        for metric in ("sharpe", "annual_return", "costs_paid", "turnover"):
-            shown = report[key][metric] * (100 if metric == "annual_return" else 1)  # percent
-            rounding = 0.5 if metric == "costs_paid" else 0.0
-            assert table.loc[name, metric] == pytest.approx(shown, rel=1e-9, abs=rounding), (name, metric)
+        for heading, metric in METRIC_HEADINGS.items():
+            cell = str(table.loc[name, heading]).replace("\\", "")
+            assert cell == format_metric(METRIC_BY_NAME[metric], report[key][metric]), (name, metric)
     app.slider[0].set_value(50.0).run()
     assert not app.exception
-    higher_cost = app.dataframe[0].value.set_index("strategy")
-    assert (higher_cost["costs_paid"] > table["costs_paid"]).all()
-    assert (higher_cost["cumulative_return"] < table["cumulative_return"]).all()
+    higher_cost = app.table[0].value.set_index("Strategy")
+    assert (numbers(higher_cost["Costs paid"]) > numbers(table["Costs paid"])).all()
+    assert (numbers(higher_cost["Total return, %"]) <= numbers(table["Total return, %"])).all()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +178,7 @@ def test_strategy_errors_are_shown(visit: Callable[..., Any], finished: Path) ->
     app.selectbox(key="prices").set_value("other").run()  # a panel without an index
     assert not app.exception
     assert any("index" in error.value for error in app.error)
-    assert list(app.dataframe[0].value["strategy"]) == ["equal weight"]
+    assert list(app.table[0].value["Strategy"]) == ["equal weight"]
 
 
 @pytest.mark.parametrize("view", ["Prices", "Availability of bars", "Correlations"])
@@ -207,16 +257,16 @@ def test_invalid_run_in_the_url_is_ignored(visit: Callable[..., Any], finished: 
 
 def test_new_look_needs_confirmation_and_is_recorded(visit: Callable[..., Any], finished: Path, tmp_path: Path) -> None:
     app = visit("compare", finished.parent)
-    assert app.dataframe
+    assert app.table
     assert not (tmp_path / "home").exists(), "the look of the verdict is not recorded again"
     app.date_input[0].set_value(date(2021, 8, 2)).run()
     assert not app.exception
-    assert not app.dataframe, "nothing is shown before the confirmation"
+    assert not app.table, "nothing is shown before the confirmation"
     assert "a new look at it" in app.info[0].value
     assert not (tmp_path / "home").exists()
     app.button(key="compare: look").click().run()
     assert not app.exception
-    assert app.dataframe[0].value["strategy"].tolist() == ["mine", "equal weight", "index"]
+    assert app.table[0].value["Strategy"].tolist() == ["mine", "equal weight", "index"]
     manifest = Store().show("main")
     registry = TrialRegistry(tmp_path / "home" / FILE)
     looks = registry.look(Look(manifest.sha256, "another", "2021-08-02", "2021-10-31", "a test"))

@@ -62,15 +62,25 @@ def test_open_run_rejects_names_outside_the_root(name: str, finished: Path, tmp_
 def test_summary_matches_the_report(finished: Path) -> None:
     summary = runs.summarise(runs.open_run(finished.parent, "mine"))
     report = json.loads((finished / "report.json").read_text())
-    champion = report["test"]["strategies"]["champion"]
+    champion = report["validation"]["strategies"]["champion"]
     assert summary.error == ""
     assert summary.score == report["leaderboard"][0]["score"]
-    assert summary.sharpe == pytest.approx(champion["sharpe"])
-    assert summary.annual_return == pytest.approx(champion["annual_return"])
-    assert summary.drawdown == pytest.approx(champion["max_drawdown"])
+    assert summary.validation == champion
+    assert summary.settings["tournament.pods"] == 3
     assert (summary.generation, summary.generations, summary.pods, summary.data) == (3, 3, 3, "main")
     assert summary.promoted is report["verdict"]["promoted"]
     assert runs.champions(runs.open_run(finished.parent, "mine")) == tuple(report["champion"]["members"])
+
+
+def test_the_table_of_runs_has_validation_metrics_and_settings_but_no_test_figure(finished: Path) -> None:
+    summary = runs.summarise(runs.open_run(finished.parent, "mine"))
+    report = json.loads((finished / "report.json").read_text())
+    table = runs.runs_table([summary], ["finished"])
+    assert table.loc[0, "validation.sharpe"] == report["validation"]["strategies"]["champion"]["sharpe"]
+    assert table.loc[0, "tournament.pods"] == "3"
+    tested = {value for value in report["test"]["strategies"]["champion"].values() if isinstance(value, float)}
+    tested -= set(report["validation"]["strategies"]["champion"].values())
+    assert not tested & {value for value in table.loc[0] if isinstance(value, float)}
 
 
 @pytest.mark.parametrize(

@@ -140,9 +140,22 @@ def test_runs_are_overlaid_in_their_styles(values: np.ndarray[Any, Any]) -> None
     assert [line.name for line in lines] == ["one", "&lt;two&gt;"]
     assert lines[0].line.color != lines[1].line.color
     agents = pd.DataFrame({"generation": [0, 0, 1], "score": [0.5, np.nan, 0.3]})
-    best = figures.overlaid_scores({"one": agents}, styles).data[0]
+    best = training.best_scores(agents)
+    best, base = figures.overlaid_scores({"one": best}, styles, {"base: <equal>": 0.4}).data
     assert list(best.y) == [0.5, 0.5]
     assert list(best.x) == [1, 2]
+    assert (base.name, list(base.x), list(base.y)) == ("base: &lt;equal&gt;", [1, 2], [0.4, 0.4])
+
+
+def test_other_runs_are_grey_behind_the_ticked_ones(values: np.ndarray[Any, Any]) -> None:
+    curve = training.learning_curve(generations(values), "reward")
+    names = ["one", "<two>", "three"]
+    styles = {name: theme.style_of(name, names) for name in names}
+    figure = figures.overlaid_curves(dict.fromkeys(names, curve), "reward", styles)
+    lines = figures.grey_out(figure, ["<two>", "three"]).data
+    assert [line.name for line in lines] == ["&lt;two&gt;", "three", "one"]
+    assert [line.showlegend for line in lines] == [False, False, None]
+    assert lines[0].line.color == lines[1].line.color != lines[2].line.color == styles["one"].colour
 
 
 def test_base_score_is_that_of_the_report_or_of_the_running_training(finished: Path, tmp_path: Path) -> None:

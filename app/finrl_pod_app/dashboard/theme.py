@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import math
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ PRODUCT = "finrl_pod"
 ThemeOption = str | int | bool | list[str] | list[int]
 EXCHANGE_ZONE = ZoneInfo("America/New_York")
 MISSING = "–"
-SPARK_HEIGHT = 26  # pixels
 FONT = "'Source Sans', 'Source Sans Pro', system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 _BASELINE_COLOURS = {style.colour for style in BASELINE_STYLES.values()}
@@ -87,6 +85,13 @@ button[data-selected="true"] p { font-weight: 600; }
 [data-stale="true"] { opacity: 1 !important; transition: none !important; }
 @media (min-width: 768px) { [data-testid="stMainBlockContainer"] { padding-left: 3rem; padding-right: 3rem; } }
 [data-testid="stTable"] td:last-child, [data-testid="stTable"] td:last-child * { overflow-wrap: anywhere; }
+[data-testid="stMetricLabel"] * { white-space: normal; overflow: visible; text-overflow: clip; }
+.st-key-key-figures { display: grid; grid-template-columns: repeat(7, minmax(0, 1fr)); }
+@media (max-width: 1500px) { .st-key-key-figures { grid-template-columns: repeat(4, minmax(0, 1fr)); } }
+@media (max-width: 640px) { .st-key-key-figures { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
+@media (hover: none) { .js-plotly-plot .modebar { display: none; } }
+.js-plotly-plot .legend .traces[style*="opacity: 0.5"] { opacity: 1 !important; }
+.js-plotly-plot .legend .traces[style*="opacity: 0.5"] text { text-decoration: line-through; }
 [class*="st-key-danger-"] button { background-color: #b3261e; border-color: #b3261e; }
 [class*="st-key-danger-"] button:hover { background-color: #8c1d18; border-color: #8c1d18; }
 </style>"""
@@ -145,29 +150,6 @@ def escape_html(text: object) -> str:
 def escape_markdown(text: object) -> str:
     """Text for the Markdown of Streamlit, with every character that Markdown or HTML would interpret escaped."""
     return "".join(f"\\{sign}" if sign in "\\`*_{}[]()<>#+-.!|$~:&" else sign for sign in str(text).replace("\n", " "))
-
-
-def sparkline(values: Sequence[float], label: str) -> str:
-    """A small line as an HTML image, as wide as its place. label: description for screen readers.
-
-    An image, because Streamlit removes inline SVG, and the charts of its metrics have no accessible names.
-    """
-    low, high = min(values), max(values)
-    scale = SPARK_HEIGHT / (high - low) if high > low else 0.0
-    points = " ".join(
-        f"{100 * i / (len(values) - 1):.1f},{1 + SPARK_HEIGHT - scale * (value - low):.1f}"
-        for i, value in enumerate(values)
-    )
-    svg = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 {SPARK_HEIGHT + 2}" preserveAspectRatio="none">'
-        f'<polyline points="{points}" fill="none" stroke="{NEUTRAL}" stroke-width="1.5" '
-        'vector-effect="non-scaling-stroke"/></svg>'
-    )
-    source = base64.b64encode(svg.encode()).decode()
-    return (
-        f'<img src="data:image/svg+xml;base64,{source}" alt="{html.escape(label)}" '
-        f'style="width: 100%; height: {SPARK_HEIGHT + 2}px; display: block">'
-    )
 
 
 def percent(value: float | None, digits: int = 1) -> str:

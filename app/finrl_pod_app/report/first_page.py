@@ -12,8 +12,9 @@ from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.mandate_text import return_sentence, tax_sentence
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import RunReport
+from finrl_pod_app.report.score_attribution import score_sentence
 from finrl_pod_app.report.sections import bullet_list, chart, note, section
-from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence, verdict_paragraph
+from finrl_pod_app.report.verdict_text import baselines_sentence, best_of_looks, looks_sentence, verdict_paragraph
 
 SLOW_BASE = "mandate_at_tilt_zero"
 
@@ -51,11 +52,13 @@ def answer(report: RunReport) -> str:
         reasons = "" if verdict.rules else bullet_list(verdict.reasons)
         lines.append(f'<div class="{style}">{paragraph}{reasons}</div>')
     # With a verdict, its box has the return.
-    texts = [tax_sentence, baselines_sentence]
+    texts = [score_sentence, tax_sentence, baselines_sentence]
     if verdict is None:
         texts = [return_sentence, looks_sentence, *texts]
     sentences = (text(report) for text in texts)
     lines.append(key_figure_cards(report))
+    if looks := best_of_looks(report):
+        lines.append(note(f"Figures on test: {looks} at these years. With every look, chance has another try."))
     if words := " ".join(sentence for sentence in sentences if sentence):
         lines.append(f"<p>{html.escape(words)}</p>")
     return "\n".join(lines)

@@ -36,6 +36,11 @@ class KeyFigure:
     detail: str = ""
 
     @property
+    def definition(self) -> str:
+        """The note as a sentence."""
+        return f"{self.note[:1].upper()}{self.note[1:]}."
+
+    @property
     def below(self) -> str:
         """Caption of the card."""
         return "; ".join(text for text in (self.detail, self.against) if text)

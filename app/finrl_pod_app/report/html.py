@@ -159,7 +159,7 @@ def _data(report: RunReport) -> str:
         "dataset": f"{data.name}, {data.source}" if data.source else data.name,
         "period": f"{data.start} to {data.end}, {data.bars:,} bars",
         "columns": ", ".join(data.columns) + (ADJUSTED[taken_as(adjusted=True) in data.flaws] if data.adjusted else ""),
-        f"{len(data.symbols)} symbols": ", ".join(data.symbols),
+        f"{len(data.symbols)} symbol{'s' * (len(data.symbols) != 1)}": ", ".join(data.symbols),
         **{
             f"table {table.name}": f"{', '.join(table.columns)}; {table.rows:,} rows, {table.start} to {table.end}"
             for table in data.tables

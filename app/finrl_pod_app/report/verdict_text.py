@@ -336,6 +336,12 @@ def looks_sentence(report: RunReport) -> str:
     )
 
 
+def best_of_looks(report: RunReport) -> str:
+    """How many looks at the test period its figures may be the best of; empty if they are not of the test period."""
+    looks = max(report.looks_at_test, report.looks_so_far)
+    return f"best of {looks:,} look{'s' * (looks != 1)}" if report.looks_at_test and report.split == "test" else ""
+
+
 def few_bars_sentence(bars: int, bars_per_year: float, level: float) -> str:
     """What a short test can show at all; empty if that is an edge that strategies have.
 

@@ -16,6 +16,8 @@ FEW_POINTS = 30  # of a line; fewer points are marked
 _MAIN = theme.COLOURS[1]
 _BAND = "rgba(20, 138, 205, 0.18)"
 _BEST = theme.COLOURS[0]
+_BASE = Style(theme.NEUTRAL, "dash", 2.0)
+_GREY = "rgba(128, 128, 128, 0.5)"
 
 
 def learning_curve(frame: pd.DataFrame, name: str) -> Any:
@@ -36,15 +38,33 @@ def overlaid_curves(frames: Mapping[str, pd.DataFrame], name: str, styles: Mappi
     return figure
 
 
-def overlaid_scores(tables: Mapping[str, pd.DataFrame], styles: Mapping[str, Style]) -> Any:
-    """The best validation score so far of several runs by generation. tables: agents of each run."""
+def overlaid_scores(
+    best_scores: Mapping[str, pd.Series[float]], styles: Mapping[str, Style], bases: Mapping[str, float]
+) -> Any:
+    """The best validation score so far of several runs by generation, and the score of their bases as lines.
+
+    best_scores: of each run, see `training.best_scores`. bases: score by label.
+    """
     figure = charts.empty_figure()
-    for run, agents in tables.items():
-        best = agents[np.isfinite(agents["score"])].groupby("generation")["score"].max().cummax()
-        _add_line(figure, run, best.index + 1, best, styles[run])
-    figure.update_traces(line_shape="hv", hovertemplate="%{y:.2f}")
-    figure.update_xaxes(title="generation", dtick=_tick(pd.concat([table["generation"] for table in tables.values()])))
+    for run, best in best_scores.items():
+        _add_line(figure, run, best.index, best, styles[run])
+    figure.update_traces(line_shape="hv")
+    generations = pd.Series([generation for best in best_scores.values() for generation in best.index], dtype=int)
+    for label, score in bases.items():
+        _add_line(figure, label, [generations.min(), generations.max()], [score, score], _BASE)
+    figure.update_traces(hovertemplate="%{y:.2f}")
+    figure.update_xaxes(title="generation", dtick=_tick(generations))
     figure.update_yaxes(title="best validation Sharpe ratio")
+    return figure
+
+
+def grey_out(figure: Any, names: Collection[str]) -> Any:
+    """Draw the lines of the runs with these names thin, grey, behind the others and without a legend entry."""
+    names = set(map(theme.escape_html, names))
+    for trace in figure.data:
+        if trace.name in names:
+            trace.update(line={"color": _GREY, "width": 1, "dash": "solid"}, marker={"size": 4}, showlegend=False)
+    figure.data = sorted(figure.data, key=lambda trace: trace.name not in names)
     return figure
 
 

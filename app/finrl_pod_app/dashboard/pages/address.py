@@ -17,7 +17,12 @@ BOUND: Final[Literal["query-params"]] = "query-params"
 # Parameters of each page with their meaning. Names stay, since links to them exist. Passwords and names of persons have
 # none.
 PARAMETERS: Mapping[str, Mapping[str, str]] = {
-    "overview": {},
+    "overview": {
+        "columns": "columns of the table of runs",
+        "pick": "ticked runs",
+        "curves": "`true` draws learning curves",
+        "curve": "metric of the learning curves",
+    },
     "run": {
         "name": "run",
         "view": "view",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MAX_RUNS, MAX_GENERATIONS = 1_000, 200
 MAX_REPORTS = 16
+MAX_CURVES = 500  # of a few numbers each
 MAX_DECISIONS = 32  # of about 6 MB each
 
 summary = lru_cache(maxsize=MAX_RUNS)(runs.summarise)
@@ -53,6 +54,18 @@ def generation(file: Path, modified: int) -> training.Generation:  # noqa: ARG00
 def agents(run: runs.RunFiles, files: training.GenerationFiles) -> pd.DataFrame:
     """The agents of a run. files: result of `training.generation_files`."""
     return training.agents_table(run, [generation(*file) for file in files])
+
+
+@lru_cache(maxsize=MAX_CURVES)
+def best_scores(run: runs.RunFiles, files: training.GenerationFiles) -> pd.Series[float]:
+    """The best validation score so far by generation."""
+    return training.best_scores(training.agents_table(run, [training.read_generation(path) for path, _ in files]))
+
+
+@lru_cache(maxsize=MAX_CURVES)
+def learning_curve(files: training.GenerationFiles, metric: str) -> pd.DataFrame:
+    """The learning curve of a metric."""
+    return training.learning_curve([training.read_generation(path) for path, _ in files], metric)
 
 
 @st.cache_resource(ttl=10.0, max_entries=1, show_spinner="Reading the catalogue")

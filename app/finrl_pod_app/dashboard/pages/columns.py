@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 from streamlit.elements.lib.column_types import ColumnConfig
 
-from finrl_pod.evaluate.active_management import BENCHMARK_METRICS
-from finrl_pod.evaluate.metrics import METRIC_BY_NAME, METRICS, Metric
+from finrl_pod.evaluate.metrics import METRIC_BY_NAME, METRICS
 from finrl_pod_app.dashboard.theme import EXCHANGE_ZONE
 
 column = st.column_config
@@ -47,18 +44,13 @@ def definition(key: str) -> str:
     return METRIC_BY_NAME[key].definition if key in METRIC_BY_NAME else DEFINITIONS[key]
 
 
-def benchmark_columns(frame: pd.DataFrame) -> Columns:
-    """Column configuration of a table with a row per strategy and a column per metric against a benchmark it has."""
-    active = {"active_return": column.NumberColumn("Active return", format="percent", help="Mean, per year.")}
-    columns = metric_columns(BENCHMARK_METRICS) | active
-    return {name: config for name, config in columns.items() if name in frame.columns}
-
-
-def metric_columns(metrics: Sequence[Metric] = METRICS) -> Columns:
-    """Column configuration of a table with a row per strategy and a column per metric."""
-    return {"strategy": column.TextColumn("Strategy")} | {
-        metric.name: column.NumberColumn(metric.label, format=FORMATS[metric.unit.name], help=metric.definition)
-        for metric in metrics
+def validation_columns() -> Columns:
+    """Column configuration of the metrics on validation of a table of runs."""
+    return {
+        f"validation.{metric.name}": column.NumberColumn(
+            f"{metric.label}, validation", format=FORMATS[metric.unit.name], help=metric.definition
+        )
+        for metric in METRICS
     }
 
 
@@ -82,11 +74,7 @@ RUN_COLUMNS: Columns = {
     "name": column.TextColumn("Run", pinned=True, width="medium"),
     "status": column.TextColumn("Status"),
     "promoted": column.TextColumn("Verdict", help="Whether the champion passed every promotion rule."),
-    "line": column.LineChartColumn("Equity", help="Growth of 1 of the champion on the test period.", width="small"),
-    "annual_return": column.NumberColumn("CAGR", format="percent", help=definition("annual_return")),
-    "sharpe": column.NumberColumn("Sharpe", format="%.2f", help=definition("sharpe")),
-    "drawdown": column.NumberColumn("Drawdown", format="percent", help=definition("max_drawdown")),
-    "score": column.NumberColumn("Validation", format="%.2f", help=definition("validation_score")),
+    "score": column.NumberColumn("Validation score", format="%.2f", help=definition("validation_score")),
     "tags": column.ListColumn("Tags"),
     "algorithm": column.TextColumn("Algorithm"),
     "data": column.TextColumn("Data", help="Price dataset."),

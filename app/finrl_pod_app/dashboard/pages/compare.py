@@ -11,6 +11,7 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
+from finrl_pod.evaluate.metrics import METRIC_BY_NAME, METRICS
 from finrl_pod.evaluate.tearsheet import ROLLING_BARS, drawdowns
 from finrl_pod.settings.run import RunConfig
 from finrl_pod_app.dashboard import theme
@@ -18,8 +19,9 @@ from finrl_pod_app.dashboard.figures import accounts as figures
 from finrl_pod_app.dashboard.figures.accounts import Styles
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.address import BOUND, default_to, follow_default
-from finrl_pod_app.dashboard.pages.columns import benchmark_columns, definition, metric_columns
+from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.result_views import BAR_HEIGHT, show_rules
+from finrl_pod_app.dashboard.pages.run_list import show_differences
 from finrl_pod_app.dashboard.pages.widgets import (
     damaged_note,
     error_messages,
@@ -27,21 +29,25 @@ from finrl_pod_app.dashboard.pages.widgets import (
     runs_with_champion,
     show_errors,
     show_figure,
+    show_metrics,
     show_table,
+    show_text_table,
 )
 from finrl_pod_app.dashboard.queries import comparison, runs
 from finrl_pod_app.dashboard.queries.comparison import SLOW_STRATEGIES, STRATEGIES, Curve
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.evaluation.sweeps import DecisionTable
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.columns import display_name
+from finrl_pod_app.report.columns import display_name, metric_text
 from finrl_pod_app.report.contribution import profit_figure
 from finrl_pod_app.report.palette import Style
+from finrl_pod_app.report.verdict_text import best_of_looks
 
 DEFAULT_STRATEGIES = ("equal_weight", "index")  # drawn alone where no run has a verdict
 MIN_DATE = date(1900, 1, 1)
 MAX_CURVES = 12  # more curves cannot be distinguished
 MAX_COST = 100.0  # basis points
+MAX_FILE_NAME = 150  # characters
 MAX_TRADES = 2_000  # the last ones; the CSV has all
 ALL = "all strategies"
 VIEWS = (
@@ -78,6 +84,8 @@ def render(settings: Settings) -> None:
     )
     champions = [by_name[name] for name in run_names]
     period = _choose_period(champions)
+    if len(run_names) > 1:
+        show_differences({name: cached.summary(by_name[name]).settings for name in run_names})
     if not run_names and not strategies:
         st.info("Choose a run or a strategy.")
         return
@@ -90,7 +98,7 @@ def render(settings: Settings) -> None:
     if decisions:
         names = list(reversed(by_name))
         styles = {name: theme.style_of(name, names) for name in decisions}
-        st.fragment(show_errors(_show_comparison))(decisions, styles)
+        st.fragment(show_errors(_show_comparison))(decisions, styles, _looks_note(champions, period))
     _show_verdicts(champions)
 
 
@@ -189,6 +197,15 @@ def _decisions(champions: list[runs.RunFiles], strategies: list[str], period: Pe
     return decisions
 
 
+def _looks_note(champions: Sequence[runs.RunFiles], period: Period) -> str:
+    """Of how many looks the figures on test may be the best; empty for other periods."""
+    reports = [cached.report(run) for run in champions if period.is_test and run.has(runs.REPORT)]
+    notes = [
+        looks for report in sorted(reports, key=lambda report: -report.looks_so_far) if (looks := best_of_looks(report))
+    ]
+    return f" On test, {notes[0]} at these bars: tables of test figures do not sort." if notes else ""
+
+
 def _show_verdicts(champions: Sequence[runs.RunFiles]) -> None:
     """Draw the promotion rules of each run with a verdict."""
     if not champions:
@@ -207,8 +224,11 @@ def _show_verdicts(champions: Sequence[runs.RunFiles]) -> None:
             show_rules(run, verdict)
 
 
-def _show_comparison(decisions: Mapping[str, DecisionTable], styles: Mapping[str, Style]) -> None:
-    """Draw the slider of the cost and the views that depend on it, as a fragment of the page."""
+def _show_comparison(decisions: Mapping[str, DecisionTable], styles: Mapping[str, Style], looks_note: str) -> None:
+    """Draw the slider of the cost and the views that depend on it, as a fragment of the page.
+
+    looks_note: sentence on the looks at the period.
+    """
     environment = next(iter(decisions.values())).inputs.config.environment
     own = environment.cost_bps
     follow_default("cost", own, own)
@@ -224,12 +244,9 @@ def _show_comparison(decisions: Mapping[str, DecisionTable], styles: Mapping[str
     )
     curves = comparison.account_curves(decisions, cost)
     alt = "Return, risk, ratios, turnover and costs of each strategy under the chosen transaction cost."
-    table = comparison.metrics_table(curves)
-    table["strategy"] = table["strategy"].map(display_name)
-    table["costs_paid"] = table["costs_paid"].round()
-    show_table(table, metric_columns(), "compare: metrics", alt=alt)
+    show_metrics(comparison.metrics_table(curves), METRICS, alt=alt)
     period = _period(curves)
-    st.caption(f"Period: {theme.escape_markdown(period)}.")
+    st.caption(f"Period: {theme.escape_markdown(period)}.{theme.escape_markdown(looks_note)}")
     view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key="view", bind=BOUND)
     if view in ("Equity", "Drawdown", "Rolling Sharpe"):
         _show_lines(view, curves, styles, period)
@@ -246,7 +263,7 @@ def _show_comparison(decisions: Mapping[str, DecisionTable], styles: Mapping[str
     else:
         name = st.selectbox("Strategy", list(decisions), format_func=display_name, key="of", bind=BOUND)
         _show_strategy(view, name, decisions[name], curves[name], cost)
-    _show_exports(decisions, cost)
+    _show_exports(decisions, cost, period)
 
 
 def _show_strategy(view: str, name: str, decisions: DecisionTable, curve: Curve, cost: float) -> None:
@@ -317,18 +334,23 @@ def _show_drawdowns(curves: Mapping[str, Curve]) -> None:
 
 
 def _show_intervals(curves: Mapping[str, Curve]) -> None:
-    column = st.column_config
-    formats = {"sharpe": "%.2f", "annual_return": "percent", "max_drawdown": "percent"}
-    ends = {"value": "", "low": ", low", "high": ", high"}
-    titles = {"sharpe": "Sharpe ratio", "annual_return": "CAGR", "max_drawdown": "Max drawdown"}
-    config = {"strategy": column.TextColumn("Strategy")} | {
-        f"{key}_{end}": column.NumberColumn(f"{titles[key]}{suffix}", format=form, help=definition("interval"))
-        for key, form in formats.items()
-        for end, suffix in ends.items()
-    }
-    table = comparison.intervals_table(curves, seed=0)
-    table["strategy"] = table["strategy"].map(display_name)
-    show_table(table, config, "compare: intervals", alt="Bootstrap confidence intervals of each strategy.")
+    """Draw metrics with their intervals, as a table that does not sort."""
+    metrics = [METRIC_BY_NAME[name] for name in ("sharpe", "annual_return", "max_drawdown")]
+    rows = [
+        {
+            "strategy": display_name(str(row["strategy"])),
+            **{
+                metric.name: "{} ({} to {})".format(
+                    *(metric_text(metric, row[f"{metric.name}_{end}"]) for end in ("value", "low", "high"))
+                )
+                for metric in metrics
+            },
+        }
+        for row in comparison.intervals_table(curves, seed=0).to_dict("records")
+    ]
+    if rows:
+        headings = {"strategy": "Strategy", **{metric.name: metric.label for metric in metrics}}
+        show_text_table(pd.DataFrame(rows), headings, alt="Bootstrap confidence intervals of each strategy.")
 
 
 def _show_trades(decisions: Mapping[str, DecisionTable], cost: float) -> None:
@@ -366,19 +388,23 @@ def _show_trades(decisions: Mapping[str, DecisionTable], cost: float) -> None:
         f"{len(table):,} trades{note}; costs {table['cost'].sum():,.0f}, realised P/L {table['profit'].sum():+,.0f}."
     )
     csv = comparison.table_csv(table)
-    file = f"trades-{strategy.replace(' ', '-')}.csv"
+    days = table["time"].astype(str).str[:10]
+    span = f"-{days.iloc[0]}-to-{days.iloc[-1]}" if len(days) else ""
+    file = f"trades-{strategy.replace(' ', '-').replace('/', '-')}{span}.csv"
     st.download_button("Download all trades as CSV", csv, file, "text/csv", key="compare: trades csv")
 
 
-def _show_exports(decisions: Mapping[str, DecisionTable], cost: float) -> None:
-    """Draw the download buttons; files are generated on click."""
+def _show_exports(decisions: Mapping[str, DecisionTable], cost: float, period: str) -> None:
+    """Draw the download buttons; files are generated on click and named by strategies and period."""
 
     def tables() -> tuple[str, str]:
         return comparison.export_csv([comparison.backtest_of(name, table, cost) for name, table in decisions.items()])
 
+    name = f"{'-'.join(decisions)}-{period.replace(' ', '-')}".replace("/", "-")
+    bars_file, weights_file = (f"{kind}-{name[:MAX_FILE_NAME]}.csv" for kind in ("bars", "weights"))
     with st.container(horizontal=True):
-        st.download_button("Bars (CSV)", lambda: tables()[0], "bars.csv", "text/csv", icon=":material/table:")
-        st.download_button("Weights (CSV)", lambda: tables()[1], "weights.csv", "text/csv", icon=":material/table:")
+        st.download_button("Bars (CSV)", lambda: tables()[0], bars_file, "text/csv", icon=":material/table:")
+        st.download_button("Weights (CSV)", lambda: tables()[1], weights_file, "text/csv", icon=":material/table:")
         st.caption("The camera icon above a figure saves it as PNG.")
 
 
@@ -393,10 +419,9 @@ def _show_benchmark(curves: Mapping[str, Curve], styles: Styles, period: str) ->
     if not comparison.comparable(curves, base):
         st.info("Choose a second strategy over the same period.")
         return
-    table = comparison.active_table(curves, base)
-    table["strategy"] = table["strategy"].map(display_name)
     label = display_name(base)
-    show_table(table, benchmark_columns(table), "compare: active", alt=f"Statistics of each strategy against {label}.")
+    alt = f"Statistics of each strategy against {label}."
+    show_metrics(comparison.active_table(curves, base), comparison.ACTIVE_METRICS, alt=alt)
     figure = figures.active_growth_figure(curves, base, styles)
     alt = f"Growth of each strategy relative to {label}."
     show_figure(figure, f"growth over {base}, {period}", alt=alt, height=360)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -13,14 +12,23 @@ import streamlit as st
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.columns import RUN_COLUMNS
+from finrl_pod_app.dashboard.pages.run_list import show_runs
 from finrl_pod_app.dashboard.pages.run_monitor import show_progress
-from finrl_pod_app.dashboard.pages.widgets import page_of, show_badge, show_equity, show_errors, show_selectable_table
+from finrl_pod_app.dashboard.pages.widgets import (
+    newest_result,
+    page_of,
+    show_badge,
+    show_equity,
+    show_errors,
+    show_looks,
+)
 from finrl_pod_app.dashboard.queries import paper_journal, paper_state, runs
 from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.setup.presets import preset
 
-METRIC_WIDTH = 140  # pixels; two fit side by side on a phone
+METRIC_WIDTH = 150  # pixels; two fit side by side on a phone
+NEWEST_FIGURES = ("annual_return", "sharpe", "max_drawdown", "active_return")
 ACCOUNTS_SHOWN = 6  # the paper page has all
 FAILURES_SHOWN = 5  # logs of failed runs; the others have theirs on their pages
 
@@ -43,9 +51,9 @@ def render(settings: Settings) -> None:
         st.header("Training", anchor=False)
         for run in active:
             show_progress(run)
-    _show_newest(summary_by_run)
+    _show_newest(settings)
     st.header("Runs", anchor=False)
-    _show_runs(summaries, list(status_by_run.values()))
+    show_runs(summary_by_run, list(status_by_run.values()))
     _show_damaged(summaries)
     _show_failures([run for run, status in status_by_run.items() if status == "failed"])
     _show_paper_account(settings)
@@ -80,39 +88,23 @@ def _show_started_demo(status_by_run: Mapping[runs.RunFiles, str]) -> None:
             st.switch_page(page_of("run"), query_params={"name": run.name})
 
 
-def _show_newest(summary_by_run: Mapping[runs.RunFiles, runs.RunSummary]) -> None:
-    """Draw verdict and key figures of the newest run with a verdict, and the link to its page."""
-    for run, newest in summary_by_run.items():
-        if newest.promoted is not None and run.has(runs.REPORT) and not newest.error:
-            break
-    else:
+def _show_newest(settings: Settings) -> None:
+    """Draw verdict and key figures of the newest result, and the link to its page."""
+    run = newest_result(settings)
+    if run is None:
         return
+    report = cached.report(run)
     verdict = cached.verdict(run)
     with st.container(border=True):
-        st.markdown(f"**Newest result: {_run_link(newest.name)}**")
+        st.markdown(f"**Newest result: {_run_link(run.name)}**")
         for sentence in cached.paragraph_of(run, verdict) if verdict else ():
             st.markdown(theme.escape_markdown(sentence))
         with st.container(horizontal=True):
-            st.metric("CAGR on test", theme.percent(newest.annual_return), width=METRIC_WIDTH)
-            st.metric("Sharpe ratio on test", theme.ratio(newest.sharpe), width=METRIC_WIDTH)
-            st.metric("Max drawdown", theme.percent(newest.drawdown), width=METRIC_WIDTH)
-            st.metric("Validation score", theme.ratio(newest.score), width=METRIC_WIDTH)
-            if line := [value for value in newest.line if math.isfinite(value)]:
-                with st.container(width=METRIC_WIDTH):
-                    st.caption("Equity on test")
-                    st.html(theme.sparkline(line, "Equity of the champion over the test period"))
-
-
-def _show_runs(summaries: Sequence[runs.RunSummary], statuses: Sequence[str]) -> None:
-    """Draw the table of runs; its rows open the run."""
-    frame = runs.runs_table(summaries, statuses)
-    alt = "Runs: name, status, verdict, equity, results, settings, tags, and time of the last change."
-    st.caption("Select a row to open the run; click a heading to sort.")
-    has_tags = any(summary.tags for summary in summaries)
-    columns = {name: column for name, column in RUN_COLUMNS.items() if has_tags or name != "tags"}
-    row = show_selectable_table(frame, columns, "overview: runs", alt=alt)
-    if row is not None:
-        st.switch_page(page_of("run"), query_params={"name": str(frame["name"].iloc[row])})
+            for figure in key_figures(report):
+                if figure.key in NEWEST_FIGURES:
+                    st.metric(figure.label, figure.text, help=figure.definition, width=METRIC_WIDTH)
+            st.metric("Validation score", theme.ratio(cached.summary(run).score), width=METRIC_WIDTH)
+        show_looks(report)
 
 
 def _show_damaged(summaries: Sequence[runs.RunSummary]) -> None:

@@ -9,18 +9,31 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from finrl_pod.evaluate.active_management import COMPARISON_METRICS
 from finrl_pod.promotion.verdict import Verdict
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.columns import benchmark_columns, definition
-from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, show_table, show_text_table
+from finrl_pod_app.dashboard.pages.columns import definition
+from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, show_looks, show_metrics, show_text_table
 from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.report import contribution, score_attribution
 from finrl_pod_app.report.columns import champion_first, display_name
+from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.mandate_text import METHODS, added_rows, mandate_settings, usage_periods, usage_rows
 from finrl_pod_app.report.records import Added, MandateUsage, RunReport
 
 METRIC_WIDTH = 150  # pixels; two fit side by side on a phone
+
+
+def show_key_figures(report: RunReport) -> None:
+    """Draw the key figures as cards, and of how many looks they are the best."""
+    with st.container(horizontal=True, key="key-figures"):
+        for figure in key_figures(report):
+            with st.container(border=True, height="stretch", gap="xsmall"):
+                st.metric(figure.label, figure.text, help=figure.definition)
+                if figure.below:
+                    st.caption(theme.escape_markdown(figure.below))
+    show_looks(report)
 
 
 def show_verdict(run: runs.RunFiles, verdict: Verdict | None) -> None:
@@ -135,12 +148,12 @@ def show_profit(run: runs.RunFiles, report: RunReport) -> None:
 def _show_benchmark(report: RunReport) -> None:
     base = report.test.benchmark
     strategies = report.test.strategies
-    rows = [{"strategy": display_name(name), **strategies[name]} for name in champion_first(strategies) if name != base]
+    rows = [{"strategy": name, **strategies[name]} for name in champion_first(strategies) if name != base]
     table = pd.DataFrame(rows)
     if base is None or "beta" not in table.columns:
         return
     label = display_name(base)
-    show_table(table, benchmark_columns(table), "run: benchmark", alt=f"Statistics of each strategy against {label}.")
+    show_metrics(table, COMPARISON_METRICS, alt=f"Statistics of each strategy against {label}.")
     st.caption(theme.escape_markdown(f"Against {label}, on the test period."))
 
 
@@ -148,7 +161,8 @@ def _show_attribution(run: runs.RunFiles, report: RunReport) -> None:
     if report.attribution is None:
         return
     alt = "Profit of the champion by asset, before costs."
-    RUN_FIGURES.show(_profit_figure, (run,), "profit by asset", alt=alt, height=None)
+    key = f"profit of {run.name} by asset, {' to '.join(report.splits.test)}"
+    RUN_FIGURES.show(_profit_figure, (run,), key, alt=alt, height=None)
     heads = {"year": "Year", **{key: head.capitalize() for key, head in contribution.YEAR_COLUMNS.items()}}
     rows = [
         dict(zip(heads, (str(row.year), *cells), strict=True))
@@ -165,7 +179,7 @@ def _show_capacity(run: runs.RunFiles, report: RunReport) -> None:
         st.code(command, language=None, wrap_lines=True)
         return
     alt = "Active growth by account size, with its interval."
-    RUN_FIGURES.show(_capacity_figure, (run,), "capacity", alt=alt, height=340)
+    RUN_FIGURES.show(_capacity_figure, (run,), f"capacity of {run.name}", alt=alt, height=340)
     st.caption(theme.escape_markdown(contribution.capacity_sentence(report.capacity)))
 
 

@@ -19,17 +19,22 @@ from finrl_pod_app.dashboard.actions.run_changes import (
 )
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.address import BOUND
-from finrl_pod_app.dashboard.pages.result_views import show_mandate, show_profit, show_reasons, show_verdict
+from finrl_pod_app.dashboard.pages.result_views import (
+    show_key_figures,
+    show_mandate,
+    show_profit,
+    show_reasons,
+    show_verdict,
+)
 from finrl_pod_app.dashboard.pages.run_monitor import show_outcome, show_progress, show_training
 from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, choose_run, error_messages, page_of, show_errors
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.columns import CHAMPION
-from finrl_pod_app.report.headline import key_figures
+from finrl_pod_app.report.columns import CHAMPION, in_sentence
+from finrl_pod_app.report.palette import report_styles
 from finrl_pod_app.report.records import RunReport
 
-CARD_WIDTH = 130  # pixels; seven fit beside the menu, two on a phone
 PAGE_HEIGHT = 900  # pixels of the embedded report
 _REFRESH = 3.0  # seconds between refreshes of the figures of a running training
 
@@ -63,14 +68,17 @@ def render(settings: Settings) -> None:
         show_training(settings, run.name)
         return
     report = cached.report(run)
+    if report.split == "test" and not runs.is_test_look_recorded(run):
+        st.info(
+            "The look at the test period is not recorded, so its results are not shown. Repeat the command of the "
+            "training with --resume to test it.",
+            icon=":material/visibility:",
+        )
+        show_training(settings, run.name)
+        return
     for damage in report.damage:
         st.warning(theme.escape_markdown(f"{runs.REPORT}: {damage}"), icon=":material/broken_image:")
-    with st.container(horizontal=True):
-        for figure in key_figures(report):
-            with st.container(border=True, width=CARD_WIDTH, height="stretch", gap="xsmall"):
-                st.metric(figure.label, figure.text, help=f"{figure.note[:1].upper()}{figure.note[1:]}.")
-                if figure.below:
-                    st.caption(theme.escape_markdown(figure.below))
+    show_key_figures(report)
     show_verdict(run, cached.verdict(run))
     with st.container(horizontal=True, vertical_alignment="center"):
         st.page_link(page_of("compare"), label="Compare", icon=":material/query_stats:", query_params={"run": run.name})
@@ -120,7 +128,7 @@ def _show_views(settings: Settings, run: runs.RunFiles, report: RunReport) -> No
     """Draw the choice of a view and the chosen one."""
     views = {
         "Performance": partial(_show_performance, run, report),
-        "Allocation": partial(_show_allocation, run),
+        "Allocation": partial(_show_allocation, run, report),
         "Profit": partial(show_profit, run, report),
         "Mandate": partial(show_mandate, run),
         "Reasons": partial(show_reasons, run, report),
@@ -134,10 +142,17 @@ def _show_views(settings: Settings, run: runs.RunFiles, report: RunReport) -> No
 def _show_performance(run: runs.RunFiles, report: RunReport) -> None:
     all_baselines = st.toggle("All baselines", key="baselines", bind=BOUND)
     alt = "Growth of 1 of the champion and the baselines on a log scale, and their drawdowns beneath."
-    RUN_FIGURES.show(_equity_figure, (run, all_baselines), "equity and drawdown", alt=alt, height=560)
+    period = " to ".join(report.splits.test)
+    RUN_FIGURES.show(
+        _equity_figure, (run, all_baselines), f"equity and drawdown of {run.name}, {period}", alt=alt, height=560
+    )
     band = report.test.band
     grey = f" Grey: {100 * band.level:.0f}% bootstrap band of the champion." if band else ""
-    st.caption(f"Test period {theme.escape_markdown(' to '.join(report.splits.test))}, after costs.{grey}")
+    st.caption(f"{report.period_words[0].capitalize()} {theme.escape_markdown(period)}, after costs.{grey}")
+    if report.base in cached.curves(run) and report.base != report.subject:
+        alt = "Growth of the champion relative to its base, minus one."
+        RUN_FIGURES.show(_active_figure, (run,), f"growth of {run.name} over its base, {period}", alt=alt, height=300)
+        st.caption("The value of the champion over the value of its base, minus one: above 0 the champion is ahead.")
 
 
 def _equity_figure(run: runs.RunFiles, all_baselines: bool) -> Any:
@@ -149,10 +164,29 @@ def _equity_figure(run: runs.RunFiles, all_baselines: bool) -> Any:
     return figure
 
 
-def _show_allocation(run: runs.RunFiles) -> None:
+def _active_figure(run: runs.RunFiles) -> Any:
+    results = cached.curves(run)
+    report = cached.report(run)
+    style = report_styles(results)[report.subject]
+    return charts.active_growth_figure(results[report.subject], results[report.base], style)
+
+
+def _show_allocation(run: runs.RunFiles, report: RunReport) -> None:
+    period = " to ".join(report.splits.test)
+    if weights := report.active_weights:
+        alt = "Mean weight of each asset less its mean weight in the base."
+        key = f"over- and underweights of {run.name}, {period}"
+        RUN_FIGURES.show(_active_weights_figure, (run,), key, alt=alt, height=440)
+        base = theme.escape_markdown(in_sentence(weights.base))
+        st.caption(f"Over- and underweights: mean weight of the champion less its mean weight in {base}.")
     alt = "Weights of the champion over time, stacked, with cash."
-    RUN_FIGURES.show(_allocation_figure, (run,), "allocation", alt=alt, height=460)
+    RUN_FIGURES.show(_allocation_figure, (run,), f"weights of {run.name}, {period}", alt=alt, height=460)
     st.caption("Weights after the fills of each bar: the largest by mean, the others together, and cash.")
+
+
+def _active_weights_figure(run: runs.RunFiles) -> Any:
+    weights = cached.report(run).active_weights
+    return None if weights is None else charts.active_weights_figure(weights)
 
 
 def _allocation_figure(run: runs.RunFiles) -> Any:
@@ -176,7 +210,7 @@ def _show_report(run: runs.RunFiles) -> None:
         st.caption("This run has no report.html.")
         return
     url = report_url(run.name)
-    name = run.name.replace("/", "-")
+    name = "-".join([run.name.replace("/", "-"), *cached.report(run).splits.test])
     with st.container(horizontal=True):
         st.link_button("Open in a new tab", url, icon=":material/open_in_new:")
         results = partial(runs.read_bytes, run.path / runs.REPORT, runs.MAX_BYTES)

@@ -162,23 +162,18 @@ def _show_curves(settings: Settings, run: runs.RunFiles, files: training.Generat
             RUN_FIGURES.show(_scores_figure, contents, "scores", alt="Validation scores by generation.")
         return
     files_by_name = {run.name: files} | {name: training.generation_files(by_name[name]) for name in others}
-    medians = {
-        name: training.learning_curve([cached.generation(*file) for file in run_files], metric)
-        for name, run_files in files_by_name.items()
-    }
-    tables = {run.name: cached.agents(run, files)}
-    tables |= {name: cached.agents(by_name[name], files_by_name[name]) for name in others}
+    medians = {name: cached.learning_curve(run_files, metric) for name, run_files in files_by_name.items()}
+    best_scores = {name: cached.best_scores(by_name[name], run_files) for name, run_files in files_by_name.items()}
     styles = {name: theme.style_of(name, [*reversed(list(by_name))]) for name in medians}
     with left:
         figure = figures.overlaid_curves(medians, metric, styles)
         show_figure(figure, "learning curve", alt="Learning curve: median over the pods.")
     with right:
-        show_figure(figures.overlaid_scores(tables, styles), "scores", alt="Validation scores by generation.")
+        show_figure(figures.overlaid_scores(best_scores, styles, {}), "scores", alt="Validation scores by generation.")
 
 
 def _learning_curve_figure(files: training.GenerationFiles, metric: str) -> Any:
-    curve = training.learning_curve([cached.generation(*file) for file in files], metric)
-    return figures.learning_curve(curve, metric)
+    return figures.learning_curve(cached.learning_curve(files, metric), metric)
 
 
 def _scores_figure(run: runs.RunFiles, files: training.GenerationFiles, base_score: float | None) -> Any:

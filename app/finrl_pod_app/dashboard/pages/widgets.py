@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -14,12 +14,16 @@ from streamlit.elements.lib.column_types import ColumnConfig
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.export import escape_formula
+from finrl_pod.evaluate.metrics import Metric
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.address import BOUND, default_to
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.queries.paper_state import StatusBadge, Summary
 from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.report.columns import display_name, format_metric
+from finrl_pod_app.report.records import RunReport
+from finrl_pod_app.report.verdict_text import best_of_looks
 
 Columns = Mapping[str, ColumnConfig | str]  # heading or configuration by column of a frame, in their order
 ROW_HEIGHT = 35  # pixels
@@ -49,7 +53,7 @@ def draw_figure(figure: Any, key: str, *, alt: str) -> None:
     """Draw a figure from `finish_figure` without changing it. Parameters are described in `show_figure`."""
     toolbar = {
         "displaylogo": False,
-        "displayModeBar": False if is_touch() else "hover",
+        "displayModeBar": "hover",  # not without a mouse, see `theme.CONTROL_CSS`
         "modeBarButtonsToRemove": ["lasso2d", "select2d"],
         "toImageButtonOptions": {"filename": key, "scale": 2},
     }
@@ -96,17 +100,27 @@ def show_table(
     )
 
 
-def show_selectable_table(frame: pd.DataFrame, columns: Columns, key: str, *, alt: str) -> int | None:
-    """`show_table` whose rows can be selected; returns the place of the selected row, once per selection."""
-    selection = show_table(frame, columns, key, alt=alt, on_select="rerun", selection_mode="single-row")
-    rows = selection["selection"]["rows"]
-    return int(rows[0]) if rows and rows[0] < len(frame) else None
-
-
 def show_text_table(frame: pd.DataFrame, headings: Mapping[str, str], *, alt: str) -> None:
     """Draw a frame of sentences that wrap on narrow pages. headings: heading of each column, in order."""
     text = {head: [theme.escape_markdown(cell) for cell in frame[name]] for name, head in headings.items()}
     st.table(pd.DataFrame(text, dtype=object), border="horizontal", hide_index=True, alt=alt)
+
+
+def show_metrics(table: pd.DataFrame, metrics: Sequence[Metric], *, alt: str) -> None:
+    """Draw metrics of strategies as a table that does not sort: results on test are no ranking.
+
+    table: column strategy, and one for each of the metrics that it has.
+    """
+    metrics = [metric for metric in metrics if metric.name in table.columns]
+    cells = {"strategy": [display_name(name) for name in table["strategy"]]}
+    cells |= {metric.name: [format_metric(metric, value) for value in table[metric.name]] for metric in metrics}
+    headings = {
+        metric.name: f"{metric.label}, {unit}" if (unit := metric.unit.heading) else metric.label for metric in metrics
+    }
+    show_text_table(pd.DataFrame(cells), {"strategy": "Strategy", **headings}, alt=alt)
+    with st.expander("Definitions"):
+        lines = [f"- **{metric.label}**: {theme.escape_markdown(metric.explanation)}." for metric in metrics]
+        st.markdown("\n".join(lines))
 
 
 @contextmanager
@@ -149,6 +163,12 @@ def show_equity(summary: Summary, width: int) -> None:
     st.metric("Return", theme.percent(summary.total, 2), help=help_text, width=width)
 
 
+def show_looks(report: RunReport) -> None:
+    """Draw of how many looks at the test period its figures may be the best; nothing for other periods."""
+    if looks := best_of_looks(report):
+        st.caption(f"Figures on test {theme.escape_markdown(' to '.join(report.splits.test))}: {looks} at these bars.")
+
+
 def page_of(name: str) -> Any:
     """A page for links, by its name. Raises KeyError if there is none."""
     return st.session_state["pages"][name]
@@ -178,8 +198,10 @@ def runs_with_champion(settings: Settings) -> dict[str, runs.RunFiles]:
 
 
 def newest_result(settings: Settings) -> runs.RunFiles | None:
-    """The newest undamaged run with a verdict and a report; None if there is none."""
-    candidates = (run for run in cached.found_runs(settings) if run.has(runs.VERDICT) and run.has(runs.REPORT))
+    """The newest undamaged run with a report whose look at the test period is recorded; None if there is none."""
+    candidates = (
+        run for run in cached.found_runs(settings) if runs.is_test_look_recorded(run) and run.has(runs.REPORT)
+    )
     return next((run for run in candidates if not cached.summary(run).error), None)
 
 
@@ -208,12 +230,6 @@ def damaged_note(settings: Settings) -> None:
             f"- {theme.escape_markdown(name)}: {theme.escape_markdown(reason)}" for name, reason in reasons.items()
         ]
         st.markdown("\n".join(lines))
-
-
-def is_touch() -> bool:
-    """True if the device has a touch screen only: a toolbar would cover the figure."""
-    agent = str(st.context.headers.get("User-Agent") or "")
-    return any(name in agent for name in ("Mobile", "Android", "iPhone", "iPad"))
 
 
 def is_dark() -> bool:

@@ -15,12 +15,12 @@ import pandas as pd
 import torch
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
 
-from finrl_pod.evaluate.active_management import BENCHMARK_METRICS, benchmark_metrics
+from finrl_pod.evaluate.active_management import BENCHMARK_METRICS, LEVEL, benchmark_metrics
 from finrl_pod.evaluate.attribution import attribution, trades_table
 from finrl_pod.evaluate.backtest import backtest_result, simulate
 from finrl_pod.evaluate.export import bars_table, csv_text, weights_table
 from finrl_pod.evaluate.intervals import account_intervals
-from finrl_pod.evaluate.metrics import METRIC_NAMES, bars_per_year, simple_returns
+from finrl_pod.evaluate.metrics import METRIC_NAMES, PERCENT, Metric, bars_per_year, simple_returns
 from finrl_pod.evaluate.variations import simulate_recorded
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, Tensor, Times
@@ -37,7 +37,6 @@ from finrl_pod_app.report.records import Attribution
 STRATEGIES = (*BASELINES, *SEEDED_BASELINES)
 SLOW_STRATEGIES = ("mean_variance", "minimum_variance", "hierarchical_risk_parity")  # optimise at every rebalancing
 MIN_INTERVAL_RETURNS = 20
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +141,7 @@ def intervals_table(curves: Mapping[str, Curve], seed: int) -> pd.DataFrame:
         periods = bars_per_year(curve.times)
         risk_free = curve.risk_free
         intervals = account_intervals(
-            returns, CONFIDENCE, seed=seed, draws=500, periods_per_year=periods, risk_free=risk_free
+            returns, LEVEL, seed=seed, draws=500, periods_per_year=periods, risk_free=risk_free
         )._asdict()
         row: dict[str, str | float] = {"strategy": name}
         for metric, interval in intervals.items():
@@ -166,11 +165,20 @@ def _cost(decisions: DecisionTable, cost_bps: float | None) -> float:
     return decisions.inputs.config.environment.cost_bps if cost_bps is None else cost_bps
 
 
-COLUMNS = ("strategy", "active_return", *(metric.name for metric in BENCHMARK_METRICS))
+ACTIVE_RETURN = Metric(
+    "active_return",
+    "active",
+    "Active return",
+    PERCENT,
+    "mean return less the return of the benchmark, per year",
+    "higher",
+)
+ACTIVE_METRICS = (ACTIVE_RETURN, *BENCHMARK_METRICS)
+COLUMNS = ("strategy", *(metric.name for metric in ACTIVE_METRICS))
 
 
 def active_table(curves: Mapping[str, Curve], benchmark: str) -> pd.DataFrame:
-    """One row per strategy other than the benchmark: annual active return (mean), and `BENCHMARK_METRICS`.
+    """One row per strategy other than the benchmark, and a column for each of `ACTIVE_METRICS`.
 
     Strategies with other bars than the benchmark are omitted.
     """
@@ -179,7 +187,7 @@ def active_table(curves: Mapping[str, Curve], benchmark: str) -> pd.DataFrame:
         periods = bars_per_year(curve.times)
         metrics = benchmark_metrics(curve.equity, curves[benchmark].equity, periods, curve.risk_free)
         mean = periods * float(active_returns(curve, curves[benchmark]).mean())
-        rows.append({"strategy": name, "active_return": mean, **metrics})
+        rows.append({"strategy": name, ACTIVE_RETURN.name: mean, **metrics})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

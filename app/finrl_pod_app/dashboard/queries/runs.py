@@ -10,7 +10,7 @@ import os
 import shlex
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +19,11 @@ import pandas as pd
 
 from finrl_pod import files
 from finrl_pod.errors import FinrlPodError, RunError
-from finrl_pod.promotion.verdict import Verdict
+from finrl_pod.evaluate.metrics import METRICS
+from finrl_pod.promotion.verdict import Metrics, Verdict
 from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.tournament.progress import Progress
+from finrl_pod_app.dashboard.queries.run_settings import Settings, dotted, setting_text
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.records import RunReport, parse_report
 from finrl_pod_app.setup import progress_file
@@ -155,9 +157,9 @@ def _mtime_ns(path: Path) -> int:
 class RunSummary:
     """One row of the table of runs.
 
-    score: best validation score. sharpe, annual_return, drawdown: metrics of the champion on test, as fractions; None
-    if it was not tested. line: growth of 1 of the champion on test, thinned. promoted: None without a verdict. tags:
-    given by visitors. error: why the run is damaged, or empty.
+    score: best validation score. validation: metrics of the champion on validation by name. settings: by dotted name.
+    promoted: None without a verdict. tags: given by visitors. error: why the run is damaged, or empty. There are no
+    figures of the test period: a list of runs would be sorted by them.
     """
 
     name: str
@@ -169,10 +171,8 @@ class RunSummary:
     generations: int = 0
     seed: int = 0
     score: float | None = None
-    sharpe: float | None = None
-    annual_return: float | None = None
-    drawdown: float | None = None
-    line: tuple[float, ...] = ()
+    validation: Metrics = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
     promoted: bool | None = None
     tags: tuple[str, ...] = ()
     error: str = ""
@@ -264,6 +264,12 @@ def report(run: RunFiles) -> RunReport:
     return parse_report(read_object(run.path / REPORT)) if run.has(REPORT) else RunReport()
 
 
+def validation_metrics(report: RunReport) -> Metrics:
+    """Metrics of the champion on validation; empty if the report has none."""
+    results = report.test if report.split == "validation" else report.validation
+    return {} if results is None else results.strategies.get(CHAMPION, {})
+
+
 def base_score(run: RunFiles, report: RunReport) -> float | None:
     """Sharpe ratio of the base portfolio on validation before costs, from the report or else a running training.
 
@@ -300,13 +306,23 @@ def verdict(run: RunFiles) -> Verdict | None:
 
 
 def runs_table(summaries: Sequence[RunSummary], statuses: Sequence[str]) -> pd.DataFrame:
-    """One row per run: the fields of `RunSummary`, status and progress; changed as UTC times."""
-    rows = [{**vars(summary), "status": status} for summary, status in zip(summaries, statuses, strict=True)]
-    frame = pd.DataFrame(rows, columns=[*RunSummary.__dataclass_fields__, "status"])
+    """One row per run: the fields of `RunSummary`, status and progress; changed as UTC times.
+
+    Metrics on validation have a column validation.NAME each, settings one under their dotted name.
+    """
+    rows = [
+        {
+            **{name: value for name, value in vars(summary).items() if name not in ("validation", "settings")},
+            "status": status,
+            **{f"validation.{metric.name}": summary.validation.get(metric.name) for metric in METRICS},
+            **{name: setting_text(value) for name, value in summary.settings.items()},
+        }
+        for summary, status in zip(summaries, statuses, strict=True)
+    ]
+    frame = pd.DataFrame(rows)
     frame["changed"] = pd.to_datetime(frame["changed"], unit="s", utc=True)
     frame["promoted"] = [_PROMOTION_LABELS[summary.promoted] for summary in summaries]
     frame["pods"] = frame["pods"].where(frame["pods"] > 0)  # unknown before the training has started
-    frame["line"] = [list(summary.line) for summary in summaries]
     frame["tags"] = [list(summary.tags) for summary in summaries]
     frame["progress"] = [s.generation / s.generations if s.generations else 0.0 for s in summaries]
     return frame
@@ -328,6 +344,7 @@ def _summary(run: RunFiles) -> RunSummary:
         pods=int(_number(tournament["pods"]) or 0),
         generations=int(_number(tournament["generations"]) or 0),
         seed=int(_number(settings["seed"]) or 0),
+        settings=dotted(settings),
         tags=tuple(map(str, tags)),
     )
     if run.has(STATE):
@@ -338,17 +355,11 @@ def _summary(run: RunFiles) -> RunSummary:
             generation=int(_number(state["generation"]) or 0) + 1,
             score=max((score for score in scores if score is not None), default=None),
         )
-    metrics: dict[str, float | None] = {}  # of the champion on test, from the verdict and better from the report
     if run.has(VERDICT):
         run_verdict = verdict(run)
-        intervals = (run_verdict.statistics.test_intervals if run_verdict else None) or {}
-        metrics |= {name: interval.value for name, interval in intervals.items()}
         summary = replace(summary, promoted=run_verdict is not None and run_verdict.promoted)
     if run.has(REPORT):
-        test = report(run).test
-        champion = test.strategies.get(CHAMPION, {})
-        metrics |= {name: value for name, value in champion.items() if value is not None}
-        summary = replace(summary, line=tuple(math.nan if value is None else value for value in test.line))
+        summary = replace(summary, validation=validation_metrics(report(run)))
     if run.has(PAGE):
         page_stat = os.lstat(run.path / PAGE)
         if not is_file(run.path / PAGE):
@@ -356,12 +367,7 @@ def _summary(run: RunFiles) -> RunSummary:
         size = page_stat.st_size
         if size > MAX_PAGE_BYTES:
             raise RunError(f"{PAGE} is damaged: it has {size:,} bytes; at most {MAX_PAGE_BYTES:,} are shown")
-    return replace(
-        summary,
-        sharpe=metrics.get("sharpe"),
-        annual_return=metrics.get("annual_return"),
-        drawdown=metrics.get("max_drawdown"),
-    )
+    return summary
 
 
 def _number(value: object) -> float | None:

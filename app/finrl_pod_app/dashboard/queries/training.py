@@ -121,6 +121,14 @@ def agents_table(run: RunFiles, generations: Sequence[Generation]) -> pd.DataFra
     return sorted_frame
 
 
+def best_scores(agents: pd.DataFrame) -> pd.Series[float]:
+    """The best score so far by generation from 1; empty without scores."""
+    scored = agents[np.isfinite(agents["score"])]
+    best: pd.Series[float] = scored.groupby("generation")["score"].max().cummax()
+    best.index = best.index + 1
+    return best
+
+
 def leaderboard(agents: pd.DataFrame, size: int) -> pd.DataFrame:
     """The best `size` agents, best first. Ties are resolved as in the tournament: fewer samples, then smaller id.
 
