@@ -256,8 +256,8 @@ class DecisionRecorder:
         self.feature_names = inner.feature_names
         self.lookback: int | None = getattr(inner, "lookback", None)
         self._tilts: list[DesiredTilt] = []
-        self._parts: list[ScoreParts] = []
-        self._last_decision: ScoredDecision | None = None
+        self.monthly_parts: list[ScoreParts] = []  # of the first decision of each month
+        self.last_decision: ScoredDecision | None = None
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights of the wrapped strategy."""
@@ -267,16 +267,10 @@ class DecisionRecorder:
             self._tilts.append(tilt)
         decision = self.inner.scored_decision
         if decision is not None and decision.time == window.times[-1]:
-            if self._last_decision is None or not _same_month(self._last_decision, decision):
-                self._parts.append(decision.parts())
-            self._last_decision = decision
+            if self.last_decision is None or not _same_month(self.last_decision, decision):
+                self.monthly_parts.append(decision.parts())
+            self.last_decision = decision
         return weights
-
-    def score_parts(self) -> tuple[ScoreParts, ...]:
-        """Scores of the first decision of each month, and of the last decision."""
-        if self._last_decision is None or self._last_decision.time == self._parts[-1].time:
-            return tuple(self._parts)
-        return (*self._parts, self._last_decision.parts())
 
     def desired_tilts(self, times: Times, assets: int) -> DesiredTilts:
         """Desired tilts at the bars `times`; NaN where there are none."""

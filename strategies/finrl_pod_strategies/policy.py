@@ -235,7 +235,7 @@ class PolicyStrategy:
         rows = torch.from_numpy(normalise(features[..., : len(self.normaliser.feature_names)], self.normaliser))
         tradable = torch.from_numpy(window.tradable[-len(features) :])  # [B, N]
         inputs = DecisionInputs(rows, tradable, torch.from_numpy(positions.weights).unsqueeze(0), extras)
-        self.scored_decision = self._scored(inputs, window, positions)
+        self.scored_decision = self._decision(inputs, window, positions)
         if self.account is not None:
             return self.account.target_weights(self._scores(inputs), self._combine, window, positions)
         if self.rule == "vote" and self.rules.kind == "discrete":
@@ -248,7 +248,7 @@ class PolicyStrategy:
             targets[members] = weights.numpy()
         return self._combine(targets)
 
-    def _scored(self, inputs: DecisionInputs, window: Window, positions: Positions) -> ScoredDecision:
+    def _decision(self, inputs: DecisionInputs, window: Window, positions: Positions) -> ScoredDecision:
         """The decision at the last bar of the window as one from the mean of the members' scores."""
         equity = None if self.account is not None else positions.equity
         ensemble_weights = torch.from_numpy(self.ensemble_weights)

@@ -55,8 +55,8 @@ class ScoredDecision:
 
         The features are added one by one to rows of zeros, in their order and in the reverse order: a contribution is
         the mean of both changes of the score. The sum is exact for every network. If scores are linear, a contribution
-        is weight times feature; if features act together in pairs at most, it is the Shapley value (Strumbelj and
-        Kononenko 2014, of which this is the estimate from two antithetic orders).
+        is weight times feature. If features act together in pairs at most, it is the Shapley value; else it is the
+        estimate of that value from two antithetic orders (Strumbelj and Kononenko 2014).
         """
         columns = torch.arange(len(self.features))
         counts = range(len(columns) + 1)

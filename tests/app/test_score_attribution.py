@@ -34,7 +34,8 @@ def attribution_of(shares: dict[str, float], *, assets: int = 3, of: Any = "acti
         ScoredAsset(symbol=f"S{n}", score=float(-n), contributions=(-n - 1.0, *(0.0 for _ in features[2:]), 1.0))
         for n in range(assets)
     )
-    return ScoreAttribution(of=of, dates=("2019-01-02", "2019-02-01"), features=features, assets=rows)
+    dates = ("2019-01-02", "2019-02-01")
+    return ScoreAttribution(of=of, dates=dates, features=features, last_date="2019-02-07", assets=rows)
 
 
 def report_with(attribution: ScoreAttribution | None, **changes: Any) -> RunReport:
@@ -121,7 +122,7 @@ def test_shares_are_of_the_desired_active_weights(recorded: tuple[DecisionRecord
     found = score_attribution(recorder, result)
     assert found is not None
     shares = {feature.name: feature.share for feature in found.features}
-    expected = _shares(recorder.score_parts())
+    expected = _shares(recorder.monthly_parts)
     assert [shares["return_5"], shares["return_21"]] == pytest.approx(expected.tolist(), abs=0.005)
     assert sum(shares.values()) == pytest.approx(1.0)
     assert {feature.name: feature.prefers for feature in found.features} == {"return_21": "low", "return_5": "high"}
@@ -162,9 +163,10 @@ def test_the_page_has_the_section_and_escapes_names() -> None:
     attribution = attribution_of({"<b>": 0.8, "return_1": 0.2})
     document = synthetic_document(results) | {"score_attribution": attribution.model_dump()}
     page = page_of(document, results)
-    assert {"why-it-trades", "chart-score-shares", "chart-scores"} <= set(Page(page).ids)
+    shown = Page(page)
+    assert {"why-it-trades", "chart-score-shares", "chart-scores"} <= set(shown.ids)
     assert (
         "Four fifths of the active weights of the champion are high <b> (80%); next are 20% 1-day momentum."
-        in Page(page).text
+        in shown.text
     )
     assert "high <b>" not in page

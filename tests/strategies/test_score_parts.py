@@ -95,17 +95,19 @@ def test_a_decision_because_of_turbulence_has_no_scores() -> None:
     assert strategy.scored_decision is None
 
 
-def test_recorder_keeps_the_first_decision_of_each_month_and_the_last_one() -> None:
+def test_recorder_has_the_first_decision_of_each_month_and_the_last_one() -> None:
     source = prices()
     strategy = BasePortfolio(MandateConfig(), feature_names=("return_5",))
     assert isinstance(strategy, ScoredStrategy)
     recorder = DecisionRecorder(strategy)
     market = build_market(source, strategy.feature_names, (0, len(source.times) - 1))
     backtest(recorder, source, MarketPeriod(market, 300, 380, ExecutionRules(), 1e6))
-    recorded = recorder.score_parts()
     months = source.times[300:380].astype("datetime64[M]")
     firsts = source.times[300:380][np.r_[True, months[1:] != months[:-1]]]
-    assert [decision.time for decision in recorded] == [*firsts, source.times[379]]
+    assert [decision.time for decision in recorder.monthly_parts] == list(firsts)
+    assert recorder.last_decision is not None
+    assert recorder.last_decision.time == source.times[379]
     last = np.nan_to_num(market.raw_features[379, :, 0].double().numpy())
-    np.testing.assert_array_equal(recorded[-1].scores, last)
-    np.testing.assert_array_equal(recorded[-1].contributions[:, 0], last)
+    parts = recorder.last_decision.parts()
+    np.testing.assert_array_equal(parts.scores, last)
+    np.testing.assert_array_equal(parts.contributions[:, 0], last)

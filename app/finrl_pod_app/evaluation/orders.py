@@ -189,7 +189,7 @@ def account_orders(
     columns = (shares[0].tolist(), targets.tolist(), change.tolist(), prices, dates, costs.tolist())
     rows = tuple(OrderRow(*values) for values in zip(panel.symbols, *columns, strict=True))
     if options.why and isinstance(account, ScoredStrategy):
-        rows = _explained(rows, account.scored_decision)
+        rows = _with_reasons(rows, account.scored_decision)
 
     state = account.state() if isinstance(account, MandatedStrategy) else None
     if state is not None and state_file is not None:
@@ -198,7 +198,7 @@ def account_orders(
     return AccountOrders(stamp(panel.times[t], panel.bar), float(fills.cash[0]), rows)
 
 
-def _explained(rows: tuple[OrderRow, ...], decision: ScoredDecision | None) -> tuple[ExplainedRow, ...]:
+def _with_reasons(rows: tuple[OrderRow, ...], decision: ScoredDecision | None) -> tuple[ExplainedRow, ...]:
     """Orders with the score of each symbol and its parts. decision: the decision that they come from."""
     if decision is None:
         return tuple(ExplainedRow(**vars(row), score=None, why=None) for row in rows)

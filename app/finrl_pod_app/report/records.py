@@ -326,13 +326,14 @@ class ScoredAsset(Part):
 class ScoreAttribution(Part):
     """What the scores of a champion come from, see `evaluation.score_attribution`.
 
-    of: what the shares are parts of. dates: the first decision of each month, and the last decision. features: largest
-    share first; shares add up to 1. assets: at the last date, highest score first.
+    of: what the shares are parts of. dates: first decision of each month. features: largest share first; shares add up
+    to 1. assets: at last_date, the last decision, highest score first.
     """
 
     of: Literal["active weights", "scores"]
     dates: tuple[str, ...]
     features: tuple[ScoredFeature, ...]
+    last_date: str
     assets: tuple[ScoredAsset, ...]
 
 

@@ -45,11 +45,11 @@ def score_sentence(report: RunReport) -> str:
     bar = "bar" if report.bars else "day"
     first = max(attribution.features, key=lambda feature: feature.share)
     others = [feature for feature in attribution.features if feature != first and abs(feature.share) >= SMALL]
-    named = [f"{percent(feature.share, 0)}% {characteristic(feature, bar)}" for feature in others[:2]]
+    terms = [f"{percent(feature.share, 0)}% {characteristic(feature, bar)}" for feature in others[:2]]
     if first.share < DOMINANT:
-        terms = [f"{percent(first.share, 0)}% {characteristic(first, bar)}", *named]
-        return f"No feature dominates {subject}: {', '.join(terms)}."
-    rest = f"; next are {' and '.join(named)}" if named else ""
+        largest = f"{percent(first.share, 0)}% {characteristic(first, bar)}"
+        return f"No feature dominates {subject}: {', '.join([largest, *terms])}."
+    rest = f"; next are {' and '.join(terms)}" if terms else ""
     return f"{_fraction(first.share)} of {subject} are {characteristic(first, bar)} ({percent(first.share, 0)}%){rest}."
 
 
@@ -98,7 +98,7 @@ def reasons(report: RunReport) -> str:
         "up to 100%. Below 0, a feature worked against the others."
     )
     last = note(
-        f"Scores at the decision of {attribution.dates[-1]}, the highest and the lowest, with their parts. Of another "
+        f"Scores at the decision of {attribution.last_date}, the highest and the lowest, with their parts. Of another "
         "day: finrl-pod orders RUN --why --date DAY."
     )
     size = "tall" if len(attribution.assets) > NAMED_ASSETS // 2 else ""

@@ -208,7 +208,7 @@ def show_reasons(run: runs.RunFiles, report: RunReport) -> None:
     RUN_FIGURES.show(_shares_figure, (run,), "shares of features", alt=alt, height=340)
     alt = f"{score_attribution.SCORES_LABEL}."
     RUN_FIGURES.show(_scores_figure, (run,), "scores by asset", alt=alt, height=None)
-    st.caption(f"Scores of {theme.escape_markdown(attribution.dates[-1])}, the highest and the lowest. Of another day:")
+    st.caption(f"Scores of {theme.escape_markdown(attribution.last_date)}, the highest and the lowest. Of another day:")
     st.code(f"finrl-pod orders {shlex.quote(str(run.path))} --why --date DAY", language=None, wrap_lines=True)
 
 
