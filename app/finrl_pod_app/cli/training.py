@@ -52,7 +52,7 @@ WITHOUT_CONFIG = ("--env", "--market")
 MODES = {  # what an option of `train` is valid with; others are always
     "data": ONLY_CONFIG, "cost_bps": ONLY_CONFIG, "dry_run": ONLY_CONFIG, "no_test": ONLY_CONFIG,
     "algorithm": WITHOUT_CONFIG, "steps": WITHOUT_CONFIG, "envs": WITHOUT_CONFIG, "threads": WITHOUT_CONFIG,
-    "workers": ONLY_ENV, "members": ONLY_ENV, "pipeline": ONLY_ENV, "worker_timeout": ONLY_ENV,
+    "env_arg": ONLY_ENV, "workers": ONLY_ENV, "members": ONLY_ENV, "pipeline": ONLY_ENV, "worker_timeout": ONLY_ENV,
     "save_every": ONLY_ENV, "log": ONLY_ENV, "evaluate": ONLY_ENV, "resume": ("a config file", "--env"),
 }  # fmt: skip
 
@@ -134,6 +134,10 @@ def train(
     env: Annotated[
         str | None,
         typer.Option(metavar="gym:NAME|FILE.py:CLASS", help="Train on a Gymnasium environment, or on your own."),
+    ] = None,
+    env_arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="With --env: argument of the environment, e.g. size=3. Repeatable."),
     ] = None,
     market: Annotated[
         str | None,
@@ -235,22 +239,25 @@ def train(
             raise InputError(
                 f"{'--resume' if resume else '--log'} needs --pipeline sync, got async; leave out one of them"
             )
-        from finrl_pod.user_files import check_file_defines, is_file_reference, stdout_to_stderr
+        from finrl_pod.user_files import check_file_defines, is_file_reference, pin, stdout_to_stderr
 
+        folder_name = Path(env.replace(":", "-").replace("/", "-").replace(".py", ""))
         if is_file_reference(env):
             check_file_defines(env, f"the environment {env}")
+            env = pin(env)
         from finrl_pod_app.cli import console
         from finrl_pod_app.environment_training import config as settings
         from finrl_pod_app.environment_training import training
 
         steps = 100_000 if steps is None else steps
         if envs is None:
-            envs = settings.CUSTOM_ENVS if settings.is_custom(env) else workers or 1
-        agent = settings.agent_config(
-            algorithm or settings.default_algorithm(env), setting or (), steps=max(steps, 1), envs=max(envs, 1)
-        )
+            envs = settings.default_envs(env, workers)
+        env_args = tuple(env_arg or ())
+        algorithm = algorithm or settings.default_algorithm(env, env_args)
+        agent = settings.agent_config(algorithm, setting or (), steps=max(steps, 1), envs=max(envs, 1))
         training_config = settings.TrainingConfig(
             env=env,
+            env_args=env_args,
             agent=agent,
             steps=steps,
             envs=envs,
@@ -262,7 +269,7 @@ def train(
             pipeline=pipeline,
             device="cuda" if device == "cuda" else "cpu",
         )
-        folder = run_folder(out, Path(env.replace(":", "-").replace("/", "-").replace(".py", "")), resume=resume)
+        folder = run_folder(out, folder_name, resume=resume)
         with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
             if pipeline == "async":
                 result = training.train_async(training_config, folder, evaluation=evaluate, progress=progress)

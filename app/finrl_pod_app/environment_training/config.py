@@ -11,7 +11,7 @@ from finrl_pod_envs.custom.episode_recorder import EpisodeRecorder, record_episo
 from finrl_pod_envs.custom.loader import load_env
 from finrl_pod_envs.gymnasium_pool.drivers import check_pool
 from finrl_pod_envs.gymnasium_pool.env import WORKER_SECONDS, GymnasiumVecEnv
-from finrl_pod_envs.gymnasium_pool.lanes import PREFIX
+from finrl_pod_envs.gymnasium_pool.lanes import PREFIX, is_gymnasium
 
 from finrl_pod import user_files
 from finrl_pod.errors import ConfigError, RunError
@@ -20,7 +20,7 @@ from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_info
 from finrl_pod.settings.run import MAX_SEED, parse
 from finrl_pod_app.setup.doctor import pick_device
 from finrl_pod_app.setup.output_folder import JsonRecord
-from finrl_pod_app.setup.overrides import parse_setting
+from finrl_pod_app.setup.overrides import parse_assignment, parse_setting
 
 CUSTOM_ENVS = 16  # environments per member of file.py:Class; one batch steps them all
 Setting = bool | int | float | str | list[int]
@@ -51,29 +51,40 @@ def open_env(
     workers: int | None = None,
     seconds: float = WORKER_SECONDS,
     device: str = "cpu",
+    arguments: Sequence[str] = (),
 ) -> Environment:
     """P x E environments, P = len(members). workers, seconds: passed to `GymnasiumVecEnv`.
 
-    Raises ConfigError, InputError, RunError or SetupError for an environment that cannot be made.
+    arguments: of the environment, as name=value in TOML notation. Raises ConfigError, InputError, RunError or
+    SetupError for an environment that cannot be made.
     """
-    if is_custom(name):
-        return record_episodes(load_env(name, envs=envs, members=members, device=device))
-    return GymnasiumVecEnv(name, envs=envs, members=members, workers=workers, seconds=seconds, device=device)
+    values = dict(parse_assignment(line, "--env-arg") for line in arguments)
+    if is_custom(name) and not is_gymnasium(name):
+        return record_episodes(load_env(name, envs=envs, members=members, device=device, **values))
+    return GymnasiumVecEnv(
+        name, envs=envs, members=members, workers=workers, seconds=seconds, device=device, arguments=values
+    )
+
+
+def default_envs(name: str, workers: int) -> int:
+    """Environments per member: one per worker, or a batch of a class that steps them all. Raises as `is_gymnasium`."""
+    return CUSTOM_ENVS if is_custom(name) and not is_gymnasium(name) else workers or 1
 
 
 @dataclass(frozen=True)
 class TrainingConfig(JsonRecord):
     """All settings of a run.
 
-    env: "gym:NAME" or "file.py:Class". steps: environment steps per member. envs: environments per member. workers:
-    processes that step Gymnasium environments, 0 for this one. pipeline: "sync" alternates collecting and learning and
-    is reproducible, "async" does both at the same time. device: where networks, updates and environments from a file
-    run; Gymnasium environments are stepped on the CPU.
+    env: "gym:NAME" or "file.py:Class". env_args: its arguments as name=value. steps: environment steps per member.
+    envs: environments per member. workers: processes that step Gymnasium environments, 0 for this one. pipeline: "sync"
+    alternates collecting and learning and is reproducible, "async" does both at the same time. device: where networks,
+    updates and environments from a file run; Gymnasium environments are stepped on the CPU.
     """
 
     env: str
     agent: AgentConfig
     steps: int
+    env_args: tuple[str, ...] = ()
     envs: int = 1
     workers: int = 0
     members: int = 1
@@ -90,7 +101,8 @@ def config_from_dict(values: Mapping[str, Any]) -> TrainingConfig:
         raise RunError(f"config.json has no {min(missing)!r}, so it is not a run of train --env; name another folder")
     agent = parse({"agent": values["agent"]}, "config.json").agent
     fields = {field.name for field in dataclasses.fields(TrainingConfig)} - {"agent"}
-    return TrainingConfig(agent=agent, **{name: values[name] for name in fields & values.keys()})
+    known = {name: values[name] for name in fields & values.keys()}
+    return TrainingConfig(agent=agent, **{**known, "env_args": tuple(values.get("env_args", ()))})
 
 
 def agent_config(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) -> AgentConfig:
@@ -105,9 +117,9 @@ def agent_config(algorithm: str, settings: Sequence[str], *, steps: int, envs: i
     return parse({"agent": {"algorithm": algorithm, **defaults, **overrides}}, "--set").agent
 
 
-def default_algorithm(env: str) -> str:
+def default_algorithm(env: str, arguments: Sequence[str] = ()) -> str:
     """ "dqn" for discrete actions, else "sac". Raises as `open_env`."""
-    return "dqn" if open_env(env, envs=1).action_kind == "discrete" else "sac"
+    return "dqn" if open_env(env, envs=1, arguments=arguments).action_kind == "discrete" else "sac"
 
 
 def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | None = None) -> dict[str, Setting]:
@@ -163,7 +175,8 @@ def check(config: TrainingConfig) -> None:
         raise ConfigError(f"--seed must be at most {MAX_SEED}, got {config.seed}")
     if is_custom(config.env) and config.workers:
         raise ConfigError(
-            f"--workers is only valid with gym:NAME; {config.env} steps all its environments in one batch, see --envs"
+            f"--workers is only valid with gym:NAME, got {user_files.unpinned(config.env)}; set --envs, or register an "
+            "environment of Gymnasium and name it gym:MODULE:NAME"
         )
     check_pool(config.envs * config.members, config.workers or 1, config.worker_timeout)
     if config.pipeline == "async" and not isinstance(config.agent, OffPolicyConfig):

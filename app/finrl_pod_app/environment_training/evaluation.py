@@ -134,7 +134,7 @@ def _returns(act: Act, config: TrainingConfig, episodes: int, is_stopped: Callab
     workers = max((n for n in range(1, config.workers + 1) if total % n == 0), default=None)
     env = open_env(
         config.env, envs=episodes, members=range(config.members), workers=workers, seconds=config.worker_timeout,
-        device=config.device,
+        device=config.device, arguments=config.env_args,
     )  # fmt: skip
 
     def check_for_stop() -> None:

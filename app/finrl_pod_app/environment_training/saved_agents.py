@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from finrl_pod_envs.gymnasium_pool.lanes import (
-    PREFIX,
     Flattener,
     describe_failure,
     episode_seed,
+    is_gymnasium,
     make_gymnasium,
     shapes_of,
     to_action,
@@ -37,6 +37,7 @@ from finrl_pod.types import Tensor
 from finrl_pod_app.environment_training.config import TrainingConfig, open_env
 from finrl_pod_app.environment_training.evaluation import ensemble_decision
 from finrl_pod_app.environment_training.folder import CONFIG, WEIGHTS, RunFolder
+from finrl_pod_app.setup.overrides import parse_assignment
 
 if TYPE_CHECKING:
     import gymnasium
@@ -92,7 +93,9 @@ def load_agents(run: str | Path) -> SavedAgents:
     tensors = load_tensors(path / WEIGHTS)
     names = [name.removeprefix("0.") for name in tensors if name.startswith("0.")]
     weights = {name: torch.stack([tensors[f"{p}.{name}"] for p in range(config.members)]) for name in names}
-    with contextlib.closing(open_env(config.env, envs=1, members=range(config.members))) as env:
+    with contextlib.closing(
+        open_env(config.env, envs=1, members=range(config.members), arguments=config.env_args)
+    ) as env:
         spec = spec_of(env, config.agent)
     agents = SavedAgents(config, spec, make_actor(config.agent.algorithm, spec), weights)
     try:
@@ -138,12 +141,13 @@ def play(
     if picture is not None:
         from PIL import Image  # before the episodes: not all installations have it
     name = agents.config.env
-    if not name.startswith(PREFIX):
+    if not is_gymnasium(name):
         raise InputError(f"play shows Gymnasium environments, got {name}; finrl-pod evaluate tests its agents")
-    mode = _render_mode(name, picture)
+    arguments = dict(parse_assignment(line) for line in agents.config.env_args)
+    mode = _render_mode(name, arguments, picture)
     if mode is None:
         show("nothing is drawn here: there is no display; --out FILE.png writes a picture if the environment draws any")
-    env = make_gymnasium(name, mode)
+    env = make_gymnasium(name, mode, arguments)
     frames: list[NDArray[np.uint8]] = []
     try:
         stream = key(agents.config.seed if seed is None else seed, 0, "play")
@@ -197,9 +201,9 @@ def _render(env: GymnasiumEnv, frames: list[NDArray[np.uint8]], show: Callable[[
         frames.append(np.asarray(env.render(), dtype=np.uint8))
 
 
-def _render_mode(name: str, picture: Path | None) -> str | None:
+def _render_mode(name: str, arguments: Mapping[str, Any], picture: Path | None) -> str | None:
     """Mode to make an environment with; None if it cannot be seen here."""
-    probe = make_gymnasium(name)
+    probe = make_gymnasium(name, arguments=arguments)
     modes = tuple(probe.metadata.get("render_modes", ()))
     probe.close()
     if picture is not None:

@@ -66,6 +66,7 @@ def train(
         members=range(config.members),
         seconds=config.worker_timeout,
         device=config.device,
+        arguments=config.env_args,
     )
     with contextlib.closing(env), catch_stop_signals() as signals:
         learner = Learner(env, config.agent, seed=config.seed, threads=config.threads)
@@ -215,8 +216,11 @@ def train_async(
         envs=config.envs,
         workers=config.workers or None,
         seconds=config.worker_timeout,
+        arguments=config.env_args,
     )
-    make_here = functools.partial(open_env, config.env, envs=config.envs, device=config.device)
+    make_here = functools.partial(
+        open_env, config.env, envs=config.envs, device=config.device, arguments=config.env_args
+    )
     timeout = max(SAMPLE_SECONDS, 2 * config.worker_timeout)  # a hanging worker is replaced within its own limit
     pipeline = Pipeline(make_env, config.agent, seed=config.seed, make_here=make_here, timeout=timeout)
     start_time = time.monotonic()

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from finrl_pod_envs.custom.contract import MAX_STEPS, MEMBERS, Fault, check_env
 from finrl_pod_envs.custom.loader import load_env
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
+from finrl_pod_envs.gymnasium_pool.lanes import is_gymnasium
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.user_strategy import UserStrategy, restartable_strategy
 
@@ -28,6 +30,7 @@ from finrl_pod.market.rewards import Interval, StepReward
 from finrl_pod.market.rules import custom_cost
 from finrl_pod.paper.brokers.factory import missing_members
 from finrl_pod.paper.domain.port import Broker
+from finrl_pod.protocols import VecEnv
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, policy_maker
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig
@@ -411,9 +414,10 @@ def _train(config: AgentConfig) -> list[Fault]:
 
 
 def _check_environment(reference: str, steps: int | None, members: int) -> list[Fault]:
-    load_env(reference, envs=1)  # a missing file or class is bad input, not a fault
+    make: Callable[..., VecEnv] = GymnasiumVecEnv if is_gymnasium(reference) else load_env
+    make(reference, envs=1)  # a missing file or class is bad input, not a fault
     return check_env(
-        lambda envs, ids: load_env(reference, envs=envs, members=ids),
+        lambda envs, ids: make(reference, envs=envs, members=ids),
         members=[5 * i for i in range(members)],
         max_steps=MAX_STEPS if steps is None else steps,
     )

@@ -96,14 +96,14 @@ def parse_setting(line: str) -> tuple[str, Any]:
     return name.removeprefix("environment.").removeprefix("agent."), value
 
 
-def parse_assignment(line: str) -> tuple[str, Any]:
+def parse_assignment(line: str, option: str = "--set") -> tuple[str, Any]:
     """Parse "tournament.pods=4" as ("tournament.pods", 4); a value that is not TOML is text.
 
     Raises InputError without an equals sign.
     """
     name, separator, value = line.partition("=")
     if not separator or not name.strip():
-        raise InputError(f"--set takes name=value, such as delay=2, got {line!r}")
+        raise InputError(f"{option} takes name=value, such as delay=2, got {line!r:.80}")
     try:
         read = parse_toml(f"value = {value}", name)["value"]
     except ConfigError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -34,8 +34,10 @@ def load_env_class(reference: str) -> type:
     return env_class
 
 
-def load_env(reference: str, *, envs: int, members: Sequence[int] = (0,), device: torch.device | str = "cpu") -> VecEnv:
-    """An environment of the class, made as Class(envs=, members=, device=).
+def load_env(
+    reference: str, *, envs: int, members: Sequence[int] = (0,), device: torch.device | str = "cpu", **arguments: Any
+) -> VecEnv:
+    """An environment of the class, made as Class(envs=, members=, device=, **arguments).
 
     Raises InputError as `load_env_class`, RunError if it cannot be made, ConfigError if it lacks what a learner needs.
     """
@@ -43,7 +45,7 @@ def load_env(reference: str, *, envs: int, members: Sequence[int] = (0,), device
     display_name = unpinned(reference)
     try:
         with stdout_to_stderr():
-            env = env_class(envs=envs, members=tuple(members), device=torch.device(device))
+            env = env_class(envs=envs, members=tuple(members), device=torch.device(device), **arguments)
     except Exception as error:
         call = f"{env_class.__name__}(envs={envs}, members={tuple(members)}, device=...)"
         raise RunError(f"{display_name} cannot be made as {call}: {error_text(error)}") from error

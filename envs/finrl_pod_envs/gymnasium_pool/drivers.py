@@ -48,7 +48,7 @@ class LocalDriver:
     def __init__(self, plan: LanePlan) -> None:
         self.block = Block(len(plan.streams), plan.shapes.row, plan.shapes.columns)
         self._name = plan.name
-        self._lanes = [Lane(plan.name, plan.shapes, stream, self.block, i) for i, stream in enumerate(plan.streams)]
+        self._lanes = [Lane(plan, self.block, i) for i in range(len(plan.streams))]
 
     def begin(self, episodes: Mapping[int, tuple[int, Actions]]) -> None:
         """Start episodes by lane: its number and the actions already taken in it."""

@@ -14,7 +14,7 @@ from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.random import key
 from finrl_pod.types import EnvStep, Tensor
 from finrl_pod_envs.gymnasium_pool.drivers import LocalDriver, PoolDriver, check_pool
-from finrl_pod_envs.gymnasium_pool.lanes import LanePlan, make_gymnasium, shapes_of
+from finrl_pod_envs.gymnasium_pool.lanes import NO_ARGUMENTS, LanePlan, make_gymnasium, shapes_of
 
 WORKER_SECONDS = 60.0  # default timeout of a step
 MAX_REPEATED_BYTES = 2**17  # actions of one episode that are kept to continue it
@@ -51,8 +51,9 @@ class GymnasiumVecEnv:
         members: Sequence[int] = (0,),
         seconds: float = WORKER_SECONDS,
         device: torch.device | str = "cpu",
+        arguments: Mapping[str, Any] = NO_ARGUMENTS,
     ) -> None:
-        """name: a name such as "gym:Hopper-v5". envs: number per member. workers: processes that share all lanes; None:
+        """name, arguments: of `make_gymnasium`. envs: number per member. workers: processes that share all lanes; None:
         this process.
 
         seconds: timeout of a step. device: device of returned tensors; environments run on the CPU.
@@ -69,7 +70,8 @@ class GymnasiumVecEnv:
         self.device = torch.device(device)
         self._seconds = seconds
         self._workers = workers
-        probe = make_gymnasium(name)
+        self._arguments = arguments
+        probe = make_gymnasium(name, arguments=arguments)
         self.shapes = shapes_of(probe, name)
         probe.close()
         self.observation_size = self.shapes.row
@@ -200,7 +202,7 @@ class GymnasiumVecEnv:
 
     def _start(self, seed: int) -> None:
         streams = tuple(key(seed, member, f"environment {e}") for member in self.member_ids for e in range(self.envs))
-        plan = LanePlan(self.name, self.shapes, streams)
+        plan = LanePlan(self.name, self.shapes, streams, self._arguments)
         self._seed = seed
         self._driver = LocalDriver(plan) if self._workers is None else PoolDriver(plan, self._workers, self._seconds)
         self._lane_actions = [[] for _ in streams]

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finrl_pod.errors import ConfigError, SetupError
+from finrl_pod.errors import ConfigError, FinrlPodError, SetupError
+from finrl_pod.user_files import is_custom, user_object
 
 if TYPE_CHECKING:
     import gymnasium
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 PREFIX = "gym:"
 Row = NDArray[np.float32]
 CACHE_LINE = 64  # bytes; arrays of a block never share one
+NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 MAX_CHOICES = 4096  # combinations of a MultiDiscrete action: each is an output of the network
 _LIBRARIES = (str(Path(__file__).parents[1]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
 
@@ -69,17 +73,42 @@ class Shapes:
         return 1 if self.choices else len(self.low)
 
 
-def make_gymnasium(name: str, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-    """Make the environment "gym:NAME". Raises ConfigError for an unknown name, SetupError for a missing package."""
+def is_gymnasium(name: str) -> bool:
+    """Whether `name` is "gym:NAME", or file.py:Class of a class of Gymnasium. Raises InputError as `user_object`."""
+    if name.startswith(PREFIX):
+        return True
+    try:
+        import gymnasium
+    except ImportError:
+        return False
+    env_class = user_object(name, f"the environment {name}")
+    return isinstance(env_class, type) and issubclass(env_class, gymnasium.Env)
+
+
+def make_gymnasium(
+    name: str, render_mode: str | None = None, arguments: Mapping[str, Any] = NO_ARGUMENTS
+) -> gymnasium.Env[Any, Any]:
+    """Make "gym:NAME", "gym:MODULE:NAME", whose module may be in the current folder, or file.py:Class of Gymnasium.
+
+    arguments: passed to the environment. Raises ConfigError for an unknown name, SetupError for a missing package.
+    """
     try:
         import gymnasium
     except ImportError:
         raise SetupError("Gymnasium is not installed; pip install gymnasium") from None
-    if not name.startswith(PREFIX) or name == PREFIX:
+    if name == PREFIX or not (name.startswith(PREFIX) or is_custom(name)):
         raise ConfigError(f"the name of an environment must start with {PREFIX}, such as gym:Hopper-v5, got {name!r}")
+    # Not every environment has the mode.
+    options = dict(arguments) if render_mode is None else {**arguments, "render_mode": render_mode}
     try:
-        make = partial(gymnasium.make, name.removeprefix(PREFIX), disable_env_checker=True)
-        return make() if render_mode is None else make(render_mode=render_mode)  # not every environment has the mode
+        if not name.startswith(PREFIX):
+            made: gymnasium.Env[Any, Any] = user_object(name, f"the environment {name}")(**options)
+            return made
+        if ":" in name.removeprefix(PREFIX) and str(Path.cwd()) not in sys.path:
+            sys.path.append(str(Path.cwd()))
+        return gymnasium.make(name.removeprefix(PREFIX), disable_env_checker=True, **options)
+    except FinrlPodError:
+        raise
     except gymnasium.error.DependencyNotInstalled as error:
         raise SetupError(f"{name} needs a package that is not installed: {error}") from None
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
@@ -250,11 +279,12 @@ def _block_dtype(lanes: int, row: int, columns: int) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class LanePlan:
-    """Name and shapes of the environments of a pool, and the seed stream of each lane."""
+    """Name and shapes of the environments of a pool, the seed stream of each lane, and arguments of all."""
 
     name: str
     shapes: Shapes
     streams: tuple[int, ...]
+    arguments: Mapping[str, Any]
 
 
 def episode_seed(stream: int, episode: int) -> int:
@@ -273,11 +303,12 @@ def describe_failure(error: Exception) -> str:
 class Lane:
     """One Gymnasium environment: it reads its action from lane `index` of a block and writes the outcome there."""
 
-    def __init__(self, name: str, shapes: Shapes, stream: int, block: Block, index: int) -> None:
-        self.env = make_gymnasium(name)
+    def __init__(self, plan: LanePlan, block: Block, index: int) -> None:
+        name = plan.name
+        self.env = make_gymnasium(name, arguments=plan.arguments)
         self._name = name
-        self._shapes = shapes
-        self._stream = stream
+        self._shapes = plan.shapes
+        self._stream = plan.streams[index]
         self._block = block
         self._index = index
         self._row = Flattener(self.env.observation_space, name)

@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.process import Parent, die_with_parent, this_process
@@ -84,16 +84,16 @@ class Channel:
 
 
 class Job(TypedDict):
-    """Arguments of a worker as JSON. lanes: numbers of its lanes among `total`; streams: their seed streams."""
+    """Arguments of a worker as JSON. lanes: numbers of its lanes; streams: seed streams of all lanes."""
 
     path: list[str]
     parent: Parent
     pipe: int
     memory: int
-    total: int
     lanes: list[int]
     streams: list[int]
     name: str
+    arguments: dict[str, Any]
     shapes: dict[str, int | str | list[float]]
 
 
@@ -107,10 +107,10 @@ def start_worker(plan: LanePlan, lanes: Sequence[int], pipe: int, memory: int) -
         "parent": this_process(),
         "pipe": pipe,
         "memory": memory,
-        "total": len(plan.streams),
         "lanes": list(lanes),
-        "streams": [plan.streams[lane] for lane in lanes],
+        "streams": list(plan.streams),
         "name": plan.name,
+        "arguments": dict(plan.arguments),
         "shapes": asdict(plan.shapes),
     }
     return subprocess.Popen(
@@ -131,18 +131,15 @@ def run_worker(job: Job) -> None:
     with contextlib.suppress(AttributeError, OSError):
         # A worker that is woken up does not interrupt the parent before it has woken up the others. Linux only.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    name = job["name"]
     fields = {name: tuple(x) if isinstance(x, list) else x for name, x in job["shapes"].items()}
     shapes = Shapes(**fields)  # type: ignore[arg-type]
+    plan = LanePlan(job["name"], shapes, tuple(job["streams"]), job["arguments"])
     memory = mmap.mmap(job["memory"], 0)
     pipe = Channel(job["pipe"])
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
-            block = Block(job["total"], shapes.row, shapes.columns, memory)
-            lanes = {
-                lane: Lane(name, shapes, stream, block, lane)
-                for lane, stream in zip(job["lanes"], job["streams"], strict=True)
-            }
+            block = Block(len(plan.streams), shapes.row, shapes.columns, memory)
+            lanes = {lane: Lane(plan, block, lane) for lane in job["lanes"]}
             busy = _BusySignal(pipe)
             pipe.send(DONE)
             while True:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import gymnasium
 import psutil
 import pytest
 import torch
@@ -292,3 +293,42 @@ def test_gymnasium_options_are_refused_with_a_config(tmp_path: Path, capsys: pyt
     (tmp_path / "x.toml").write_text("")
     assert run(["train", str(tmp_path / "x.toml"), "--workers", "2"]) == 2
     assert "--workers is only valid with --env" in capsys.readouterr().err
+
+
+REACH = """
+import gymnasium as gym, numpy as np
+
+class Reach(gym.Env):
+    observation_space, action_space = gym.spaces.Box(-2, 2, (2,), np.float32), gym.spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, size=1.0, render_mode=None):
+        self.size = size
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(2, np.float32), self.size, False, self.t >= 8, {}
+
+gym.register("Reach-v0", Reach)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["reach.py:Reach", "gym:reach:Reach-v0"])
+def test_class_of_gymnasium_with_arguments_trains_from_a_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("reach.py").write_text(REACH)
+    gymnasium.registry.pop("Reach-v0", None)  # of the other case
+    terms = ["--algorithm", "ppo", "--steps", "64", "--set", "horizon=16", "--evaluate", "2", "--json"]
+    assert run(["train", "--env", name, "--env-arg", "size=3", *terms, "--out", "out"]) == 0
+    assert json.loads(capsys.readouterr().out)["evaluation"]["mean"] == [24.0]
+    assert run(["evaluate", "out", "--episodes", "2", "--json"]) == 0  # the arguments are those of the run
+    assert '"mean": [' in capsys.readouterr().out
+    assert run(["train", "--env", name, "--env-arg", "sise=3", *terms]) == 2
+    assert "sise" in capsys.readouterr().err
