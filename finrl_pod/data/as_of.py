@@ -1,8 +1,8 @@
 """The values of tables that each bar uses, as of the time at which they became known.
 
-- The last one that was known before the bar, and at most as old as the table allows; NaN if there is none. A daily bar
-  has the time 00:00 UTC of its session: it uses values of earlier dates. Every exchange closes later than the date of
-  the session begins in UTC, so these are known at the decision.
+- The last one that was known before the time of the bar, and at most as old as the table allows; NaN if there is none.
+  The time of a daily bar is 00:00 UTC on the date of its session: it uses values of earlier dates. Every exchange
+  closes after that, so these are known at the decision. The time of a shorter bar is its start.
 - A blank cell is no value; the one before it stays.
 - With periods, a value of an earlier period never replaces one of a later period.
 """
@@ -38,8 +38,8 @@ def _last_known(rows: FeatureTable, column: int, times: Times) -> Floats:
     if not len(rows.known_at):
         return result
     last = np.searchsorted(rows.known_at, times, side="left") - 1
-    used = last >= 0
+    is_usable = last >= 0
     if rows.max_age is not None:
-        used &= times - rows.known_at[last] <= rows.max_age
-    result[used] = rows.values[last[used], column]
+        is_usable &= times - rows.known_at[last] <= rows.max_age
+    result[is_usable] = rows.values[last[is_usable], column]
     return result

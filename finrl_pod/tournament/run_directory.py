@@ -155,8 +155,9 @@ class RunDirectory:
 
     def with_tables(self, config: RunConfig) -> RunConfig:
         """A config to resume the run with: it has the tables of the run instead of newer versions of their files."""
-        if not self._config_file.exists():
+        if not config.features.tables or not self._config_file.exists():
             return config
+        user_files.keep_folder(self.path / user_files.FOLDER)
         kept_tables = {user_files.unpinned(table.file): table for table in self.config.features.tables}
         tables = tuple(
             dataclasses.replace(table, file=kept_tables[table.file].file) if table.file in kept_tables else table

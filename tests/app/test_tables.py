@@ -17,6 +17,7 @@ from finrl_pod_app.api.markets import stored_panel
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.evaluation.audit import AuditScope, audit_run
 from finrl_pod_app.evaluation.orders import OrderOptions, account_orders, run_champion
+from finrl_pod_app.paper.sources import PromotedRun
 from finrl_pod_app.prices.stored_prices import load_panel
 
 import finrl_pod as fp
@@ -34,7 +35,7 @@ from tests.app.small_run import isolated_folders, run_backtest, run_tournament, 
 MONTHS = [f"{year}-{month:02d}-15" for year in (2020, 2021) for month in range(1, 13)]
 MACRO = "known_at,level\n" + "".join(f"{day},{i % 5}\n" for i, day in enumerate(MONTHS))
 FIRM = "symbol,known_at,period,earnings\nS0,2020-01-15,2019-12-31,1\nS1,2020-01-15,2020-02-01,2\n"
-TABLES = (TableConfig("macro.csv", 45), TableConfig("firm.csv"))
+TABLES = (TableConfig("macro.csv", 45.0), TableConfig("firm.csv"))
 NAMES = ("return_5", "macro.level", "firm.earnings")
 
 
@@ -98,18 +99,22 @@ def test_orders_and_the_daemon_read_newer_values(elsewhere: Path) -> None:
     strategy, config = run_champion(elsewhere / "moved")
     panel = load_panel(config)
     assert "macro.csv" in missing_tables(strategy)
+    source = PromotedRun(elsewhere / "moved", panel.symbols, allow_unpromoted=True)
+    assert "macro.csv" in source.current().warning
     before = account_orders(strategy, config, panel, {}, OrderOptions(cash=1e4, date="2021-11-29"))
     Path("macro.csv").write_text(MACRO + "2021-11-20,1000\n")
     Path("firm.csv").write_text(FIRM)
     strategy, config = run_champion(elsewhere / "moved")
     assert missing_tables(strategy) == ""
+    daemon_strategy = PromotedRun(elsewhere / "moved", panel.symbols, allow_unpromoted=True).current()
+    assert daemon_strategy.warning == ""
     newest = with_newest_tables(panel, strategy)
     assert features.compute(newest, ("macro.level",))[-1, :, 0].tolist() == [1000.0] * 4
     after = account_orders(strategy, config, panel, {}, OrderOptions(cash=1e4, date="2021-11-29"))
     assert [row.shares for row in after.orders] != [row.shares for row in before.orders]
     closes = {symbol: Decimal(str(price)) for symbol, price in zip(panel.symbols, panel.close[-1], strict=True)}
     prices = CheckedPrices(dataclasses.replace(panel, tables=()), closes, {}, frozenset())
-    decision = decide(strategy, prices, Holdings({}, Decimal(10_000), closes))
+    decision = decide(daemon_strategy.strategy, prices, Holdings({}, Decimal(10_000), closes))
     assert [row[1] for row in json.loads(decision.inputs)["features"]] == [1000.0] * 4
 
 
@@ -119,7 +124,7 @@ def test_a_run_is_resumed_with_the_tables_that_it_started_with(elsewhere: Path) 
     Path("macro.csv").write_text(MACRO + "2021-11-20,1000\n")
     report = run_tournament(config, elsewhere / "moved", resume=True)
     assert report["data"]["tables"][0]["sha256"] == hashlib.sha256(MACRO.encode()).hexdigest()
-    older = dataclasses.replace(TABLES[0], max_age_days=5)
+    older = dataclasses.replace(TABLES[0], max_age_days=5.0)
     changed = dataclasses.replace(config, features=FeatureConfig(NAMES, (older, TABLES[1])))
     with pytest.raises(RunError, match=r"features\.tables"):
         run_tournament(changed, elsewhere / "moved", resume=True)

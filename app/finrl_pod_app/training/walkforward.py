@@ -99,6 +99,8 @@ def run_walkforward(
         raise InputError(f"the last of {seeds} seeds must be at most {MAX_SEED}, got {config.seed + seeds - 1}")
     registry = TrialRegistry()
     registry.check_writable()
+    if resume:
+        config = RunDirectory(_run_folder(out, 1, config.seed)).with_tables(config)
     config, _ = with_effective_settings(pinned(config))
     panel = load_panel(config)
     planned_folds = plan(config, panel, folds)
@@ -164,7 +166,7 @@ def _train(
     splits = make_splits(panel.times, config_of_fold.splits)
     market = make_market(panel, config_of_fold, splits)
     check_settings(config_of_fold, market, splits)
-    folder = out / f"fold-{fold.number:02d}" / f"seed-{seed}"
+    folder = _run_folder(out, fold.number, seed)
     opener = RunDirectory.resume if (folder / "config.json").exists() else RunDirectory.create
     run = opener(folder, config_of_fold, panel.sha256)
     log = open_trial_log(registry, run, config_of_fold, panel, market, splits)
@@ -173,6 +175,10 @@ def _train(
     with live_progress(folder) as live_callback:
         outcome, members = train(context, run, log, device, both_callbacks(progress, live_callback))
     return FoldRun(fold, seed, context, run, outcome.leaderboard, members)
+
+
+def _run_folder(out: Path, fold: int, seed: int) -> Path:
+    return out / f"fold-{fold:02d}" / f"seed-{seed}"
 
 
 def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *, resume: bool) -> None:

@@ -104,26 +104,19 @@ def _newest(config: TableConfig) -> TableConfig:
 def _read_table(config: TableConfig, panel: Panel) -> FeatureTable:
     """The table of a file, with its rows in order of time."""
     path = written_path(Path(config.file))
-    text = source_text(Path(config.file), "a table of features").encode()
-    if len(text) > MAX_BYTES:
+    contents = source_text(Path(config.file), "a table of features").encode()
+    if len(contents) > MAX_BYTES:
         raise DataError(
             f"{path.name} has more than {MAX_BYTES // 1_000_000} MB; keep the columns and rows that are used"
         )
-    cells, origin = read_csv(text, path.name)
+    cells, origin = read_csv(contents, path.name)
     cells = cells.fillna("").rename(columns=str.strip).drop(columns=INDEX_NAME, errors="ignore")
     columns = tuple(name for name in cells.columns if name not in (SYMBOL, KNOWN_AT, PERIOD))
     _check_columns(cells, columns, path)
     texts = cells[KNOWN_AT].str.strip()
     moments = _moments(texts, origin, panel.bar)
     order = np.argsort(moments, kind="stable")
-    symbols = None
-    if SYMBOL in cells:
-        symbols = cells[SYMBOL].str.strip().to_numpy(dtype=object)
-        if (nameless := np.flatnonzero(symbols == "")).size:
-            raise DataError(
-                f"{origin.where(int(nameless[0]))}: the symbol is missing; values of the whole market need a table "
-                "without this column"
-            )
+    symbols = _symbols(cells[SYMBOL], origin) if SYMBOL in cells else None
     _check_repeats(moments, symbols, origin)
     values = np.column_stack([_numbers(cells[name], name, origin) for name in columns])
     periods = _parse(cells[PERIOD].str.strip(), PERIOD, origin) if PERIOD in cells else None
@@ -131,7 +124,7 @@ def _read_table(config: TableConfig, panel: Panel) -> FeatureTable:
     days = config.max_age_days
     return FeatureTable(
         name=path.stem,
-        sha256=hashlib.sha256(text).hexdigest(),
+        sha256=hashlib.sha256(contents).hexdigest(),
         columns=columns,
         known_at=(moments.astype("datetime64[D]") if panel.bar == "1d" else moments)[order].astype("datetime64[ns]"),
         values=values[order],
@@ -155,6 +148,17 @@ def _check_columns(cells: pd.DataFrame, columns: Sequence[str], path: Path) -> N
     for name in (path.stem, *columns):
         if ":" in name:
             raise DataError(f"{path.name}: {name!r:.80} names features and must have no colon; rename it")
+
+
+def _symbols(cells: pd.Series[str], origin: Origin) -> Symbols:
+    """[R] symbols. Raises DataError for a blank one."""
+    symbols = cells.str.strip().to_numpy(dtype=object)
+    if (nameless := np.flatnonzero(symbols == "")).size:
+        raise DataError(
+            f"{origin.where(int(nameless[0]))}: the symbol is missing; values of the whole market need a table without "
+            "this column"
+        )
+    return symbols
 
 
 def _moments(texts: pd.Series[str], origin: Origin, bar: str) -> Times:
@@ -229,8 +233,9 @@ def _symbol_flaws(file: str, symbols: Symbols | None, panel: Panel) -> list[str]
     """A flaw each for symbols without prices and without values. Raises DataError if no symbol has both."""
     if symbols is None:
         return []
-    unknown = sorted(set(symbols) - set(panel.symbols))
-    without_values = [symbol for symbol in panel.symbols if symbol not in set(symbols)]
+    symbols_of_table = set(symbols)
+    unknown = sorted(symbols_of_table - set(panel.symbols))
+    without_values = [symbol for symbol in panel.symbols if symbol not in symbols_of_table]
     if len(without_values) == len(panel.symbols):
         raise DataError(
             f"{file} has no symbol of the prices {panel.name!r}: it has {listed(unknown)}, they have "
