@@ -20,7 +20,7 @@ MAX_HEIGHT = 4_000  # pixels; longer pages are cut
 COLOURS = 128  # of a stored picture, enough for flat areas and text
 SETTLE_TIME = 1_200  # milliseconds, until figures have the new size
 # Further tabs to open, by page.
-TABS = {"paper": ["Orders and fills", "Prices", "Costs", "Risk", "Log"]}
+TABS = {"paper": ["Orders and fills", "Next orders", "Prices", "Costs", "Risk", "Log"]}
 # Texts to click for further views, by page, after the tabs.
 VIEWS = {
     "data": ["Prices", "Availability of bars", "Correlations", "Features"],

@@ -134,11 +134,13 @@ def account_orders(
     panel: Panel,
     holdings: Mapping[str, float] | Path | None,
     options: OrderOptions,
+    state: StrategyState | None = None,
 ) -> AccountOrders:
     """Orders of a strategy for an account on prices under the rules of a config.
 
     holdings: shares by symbol, or a CSV file with columns symbol and shares. Beside a file, FILE.state.json keeps the
-    virtual holdings of a mandate for the next decision; without one they start as in a backtest.
+    virtual holdings of a mandate for the next decision. state: virtual holdings before the decision for other holdings.
+    Without either they start as in a backtest.
 
     Raises DataError for prices that are too old and a date without a bar, InputError for holdings that are none, and
     for reasons of a strategy without scores.
@@ -149,7 +151,7 @@ def account_orders(
             "at your broker, and leave out its `orders` here"
         )
     account = strategy.inner if isinstance(strategy, UserStrategy) else strategy
-    if options.why and not (isinstance(account, ScoredStrategy) and strategy.feature_names):
+    if options.why and not has_scores(strategy):
         raise InputError(
             f"the strategy {strategy.name} has no scores that could be explained: leave out --why, or ask a run"
         )
@@ -167,6 +169,8 @@ def account_orders(
     equity = _checked_equity(options.cash, float((shares * close).sum()), rules)
     state_file = holdings.with_suffix(".state.json") if isinstance(holdings, Path) else None
     states = _restore(account, state_file, panel, t) if isinstance(account, MandatedStrategy) else []
+    if state is not None and isinstance(account, MandatedStrategy):
+        account.restore(state, panel.symbols)
 
     weights = decider(strategy, panel, market, t, t)(t, cash.clone(), shares.clone())
     if weights is not None:
@@ -191,11 +195,17 @@ def account_orders(
     if options.why and isinstance(account, ScoredStrategy):
         rows = _with_reasons(rows, account.scored_decision)
 
-    state = account.state() if isinstance(account, MandatedStrategy) else None
-    if state is not None and state_file is not None:
-        entries = [vars(entry) for entry in (*states, SavedState(str(panel.times[t]), state))]
+    new_state = account.state() if isinstance(account, MandatedStrategy) else None
+    if new_state is not None and state_file is not None:
+        entries = [vars(entry) for entry in (*states, SavedState(str(panel.times[t]), new_state))]
         write_text(state_file, json.dumps(entries, indent=1, sort_keys=True, allow_nan=False) + "\n")
     return AccountOrders(stamp(panel.times[t], panel.bar), float(fills.cash[0]), rows)
+
+
+def has_scores(strategy: Strategy) -> bool:
+    """Whether the decisions of a strategy come from scores that its features explain."""
+    account = strategy.inner if isinstance(strategy, UserStrategy) else strategy
+    return isinstance(account, ScoredStrategy) and bool(strategy.feature_names)
 
 
 def _with_reasons(rows: tuple[OrderRow, ...], decision: ScoredDecision | None) -> tuple[ExplainedRow, ...]:

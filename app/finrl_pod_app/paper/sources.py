@@ -90,14 +90,15 @@ class PromotedRun:
     def current(self) -> LoadedStrategy:
         """Return the champion. Raises RunError if no run is promoted or its files changed after the test."""
         with _readable(str(self._path)):
-            report = self._newest_report()
+            report = self.newest_report()
             version = report, _modification_times(report.parent)
             if self._current is None or self._current[0] != version:
                 champion = load_promoted(report.parent, self._symbols, allow_unpromoted=self._allow_unpromoted)
                 self._current = version, champion
             return _with_table_warning(self._current[1])
 
-    def _newest_report(self) -> Path:
+    def newest_report(self) -> Path:
+        """The report of the run that is traded. Raises RunError if no run is promoted."""
         own_report = self._path / "report.json"
         if own_report.is_file():
             return own_report

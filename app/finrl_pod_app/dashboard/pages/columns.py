@@ -164,6 +164,19 @@ FILLS: Columns = {
     "source": _text("Source", "small", help="How the daemon received it: the stream of the broker or a poll."),
     "client_order_id": _text("Client order ID"),
 }
+NEXT_ORDERS: Columns = {
+    "symbol": _text("Symbol", "small", pinned=True),
+    "held": _number("Held", SHARES),
+    "target_weight": _number("Target", "percent", help="Weight in the part of the strategy."),
+    "shares": _number("Buy or sell", SHARES, help="Shares; negative to sell."),
+    "price": _number("Price", "dollar", help="Close that the order is sized on."),
+    "value": _number("Value", "dollar"),
+    "cost": _number("Expected cost", "dollar"),
+}
+REASONS: Columns = {
+    "score": _number("Score", "%.3f", help="What the strategy decides from."),
+    "why": _text("Largest contributions", "large", help="Of features to the score; all of them add up to it."),
+}
 PRICE_FILLS: Columns = {name: FILLS[name] for name in ("time", "strategy", "side", "quantity", "price")}
 SLIPPAGE: Columns = {
     "group": _text("Symbol or size of order", "small", pinned=True),

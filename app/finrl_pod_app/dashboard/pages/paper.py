@@ -89,6 +89,7 @@ def _show_performance(path: Path) -> None:
     sections: dict[str, Callable[[], None]] = {
         "Account": lambda: _show_account(journal, period, difference),
         "Orders and fills": lambda: paper_trades.show_orders(journal, part),
+        "Next orders": lambda: paper_trades.show_next_orders(journal),
         "Prices": lambda: paper_trades.show_prices(journal, period),
         "Costs": lambda: _show_costs(part, slippage),
         "Risk": lambda: _show_risk(journal, part),

@@ -1,19 +1,20 @@
-"""Orders, fills and prices on the paper page."""
+"""Orders, fills, prices and the orders of the next decision on the paper page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
+from datetime import date, datetime
 from functools import partial
 
 import streamlit as st
 
+from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import paper as figures
 from finrl_pod_app.dashboard.pages import columns
 from finrl_pod_app.dashboard.pages.address import BOUND
 from finrl_pod_app.dashboard.pages.widgets import PAPER_FIGURES, show_table
-from finrl_pod_app.dashboard.queries import paper_account, paper_prices
+from finrl_pod_app.dashboard.queries import paper_account, paper_prices, paper_state
 from finrl_pod_app.dashboard.queries.paper_account import OrderFilter
 from finrl_pod_app.dashboard.queries.paper_journal import Journal
 from finrl_pod_app.dashboard.queries.paper_period import Period
@@ -87,3 +88,39 @@ def show_prices(journal: Journal, period: Period) -> None:
         show_table(fills.head(MAX_ROWS), columns.PRICE_FILLS, "paper-price-fills", alt=alt)
     else:
         st.caption(theme.escape_markdown(f"No fills of {symbol} in the period."))
+
+
+def show_next_orders(journal: Journal) -> None:
+    """Draw the orders of the next decision of each strategy, and why."""
+    now = paper_state.utc_now()
+    if paper_state.is_simulated(journal) and journal.last is not None:
+        now = journal.last.to_pydatetime()
+    st.caption(
+        "Decided as the daemon would after the last close, on stored prices; sized like a backtest on that close. The "
+        "daemon decides again on the prices of its feed, and applies the limits of its config."
+    )
+    for name in paper_account.strategies_of(journal):
+        st.subheader(theme.escape_markdown(name), anchor=False)
+        try:
+            with st.spinner("Deciding"):
+                _show_orders_of(journal, name, now)
+        except FinrlPodError as error:  # trading does not depend on it
+            st.info(theme.escape_markdown(error), icon=":material/info:")
+
+
+def _show_orders_of(journal: Journal, name: str, now: datetime) -> None:
+    from finrl_pod_app.dashboard.queries.paper_next_orders import next_orders
+
+    result = next_orders(journal, name, now)
+    text = f"After the close of {result.date}"
+    if result.is_repeated:
+        text += ", on which the daemon has already decided: what is missing from its targets"
+    st.caption(theme.escape_markdown(f"{text}. Cash left: {theme.money(result.cash_left)}."))
+    if result.orders.empty:
+        st.caption("Nothing is held, and nothing would be bought.")
+        return
+    has_reasons = bool(result.orders.score.notna().any())
+    headings = columns.NEXT_ORDERS | (columns.REASONS if has_reasons else {})
+    show_table(result.orders, headings, f"paper-next-{name}", alt=f"Next orders of {name}, the largest first")
+    if not has_reasons:
+        st.caption("This strategy has no scores that features would explain.")

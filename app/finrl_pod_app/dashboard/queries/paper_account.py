@@ -61,6 +61,11 @@ def _capital_by_strategy(journal: Journal) -> dict[str, float]:
     return {strategy_name(journal.config, part.name): part.capital for part in parts}
 
 
+def strategies_of(journal: Journal) -> list[str]:
+    """Names of the strategies in the config."""
+    return list(_capital_by_strategy(journal)) if journal.config is not None else []
+
+
 def target_weights(journal: Journal) -> dict[str, float]:
     """Target weights of the last decision of each strategy, summed as shares of the account equity, by symbol."""
     shares = dict(zip(books(journal).strategy, books(journal).share, strict=True))

@@ -62,7 +62,7 @@ _TABLES = {
     """,
     "equity": "SELECT session, at, equity, cash, broker_equity FROM equity ORDER BY id",
     "decisions": """
-        SELECT at, run, bar, strategy AS definition, feed, outcome, detail FROM decisions ORDER BY id
+        SELECT at, run, bar, strategy AS definition, feed, outcome, detail, state FROM decisions ORDER BY id
     """,
     "fills": """
         SELECT f.time, f.at, i.run, i.bar, i.symbol, i.side, f.quantity, f.price, i.reference_price, f.fee,
