@@ -4,6 +4,7 @@ FinrlPodError                 base; the command line prints the message and exit
 ├── InputError                2: invalid input from a user, a file or a config
 │   ├── DataError             invalid prices, or a problem with their source
 │   │   └── FetchError        a source could not deliver
+│   │       └── MissingSymbols    it has no bars of some symbols
 │   ├── FeatureError          unknown feature, or missing columns
 │   ├── ConfigError           invalid config key, value or file
 │   ├── RunError              run directory or snapshot missing, damaged or of another config
@@ -48,6 +49,14 @@ class DataError(InputError):
 
 class FetchError(DataError):
     """A data source could not deliver the requested bars."""
+
+
+class MissingSymbols(FetchError):
+    """A data source has no bars of some symbols in the requested range."""
+
+    def __init__(self, message: str, symbols: Sequence[str]) -> None:
+        super().__init__(message)
+        self.symbols = tuple(symbols)
 
 
 class FeatureError(InputError):

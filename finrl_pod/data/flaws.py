@@ -43,6 +43,7 @@ MANY = 3  # tickers that repeat their prices on one bar by chance
 PRICES = ("open", "high", "low", "close")
 SENTENCES_PER_KIND = 10
 SURVIVORSHIP_BARS = 252  # a shorter panel shows too little of which tickers survive
+UNFINISHED = "was not finished when it was fetched."  # the end of a flaw of sources
 # Panels store the sentences of their warnings, and checks recognise them by their text: a changed one is repeated.
 
 
@@ -93,6 +94,11 @@ def sentences(flaws: Sequence[Flaw]) -> tuple[str, ...]:
         if len(messages) > SENTENCES_PER_KIND:
             lines.append(f"There are {len(messages) - SENTENCES_PER_KIND} more flaws of the kind {kind!r}.")
     return tuple(lines)
+
+
+def is_unfinished(flaw: str) -> bool:
+    """Whether a flaw says that the last bar may be incomplete."""
+    return flaw.endswith(UNFINISHED)
 
 
 def _times(panel: Panel) -> Iterator[Flaw]:

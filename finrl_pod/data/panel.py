@@ -139,6 +139,14 @@ def between(panel: Panel, start: str | pd.Timestamp | None, end: str | pd.Timest
     return _derive(panel, slice(int(first), int(stop)), list(range(len(panel.symbols))), panel.symbols)
 
 
+def first_bars(panel: Panel, bars: int, symbols: int) -> Panel:
+    """The first bars of the first symbols of a panel, as it was before others were appended."""
+    first_panel = _derive(panel, slice(bars), list(range(symbols)), panel.symbols[:symbols])
+    if first_panel.members is not None and first_panel.members.all():
+        return dataclasses.replace(first_panel, members=None)
+    return first_panel
+
+
 def without_repeats(panel: Panel) -> Panel:
     """Leave out the bars on which every ticker repeats its prices, such as filled weekends, and state their number."""
     is_repeat = repeated_bars(panel, repeated_cells(panel))

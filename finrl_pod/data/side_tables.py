@@ -168,17 +168,23 @@ def read_actions(path: Path) -> list[CorporateAction]:
     return actions
 
 
-def with_actions(panel: Panel, actions: Sequence[CorporateAction], dividends: Dividends = "cash") -> Panel:
+def with_actions(
+    panel: Panel, actions: Sequence[CorporateAction], dividends: Dividends = "cash", *, allow_none: bool = False
+) -> Panel:
     """The panel with prices and volumes adjusted for splits, and its dividends in cash or reinvested.
 
     panel: prices as traded. An action between two bars takes effect on the later one; actions before the second bar of
     a ticker, after its last, or of other symbols are left out. Raises DataError for adjusted prices, for prices that do
     not move as a split says, for two splits of a ticker on one bar, for a dividend that is not below the close before,
-    and if no action applies.
+    and if no action applies unless `allow_none`.
     """
     if panel.adjusted:
         raise DataError(f"the prices of {panel.name!r} are adjusted already; corporate actions need prices as traded")
     split, cash_dividends = _tables(panel, actions)
+    if not (allow_none or (split != 1).any() or cash_dividends.any()):
+        raise DataError(
+            f"no action in the table is of a symbol and a date of panel {panel.name!r}; check its symbols and dates"
+        )
     _check_splits(panel, split)
     # A price before a split counts in shares after it; the same for dividends per share.
     later_ratio = np.cumprod(split[::-1], axis=0)[::-1]
@@ -192,9 +198,8 @@ def with_actions(panel: Panel, actions: Sequence[CorporateAction], dividends: Di
     if cash_dividends.any():
         columns["dividend"] = (np.nan_to_num(panel.dividend) if panel.dividend is not None else 0.0) + cash_dividends
         columns["dividend"] = np.where(panel.tradable, columns["dividend"] * scale, np.nan)
-    count = (int((split != 1).sum()), int((cash_dividends > 0).sum()))
     treatment = "paid in cash" if dividends == "cash" else "reinvested"
-    flaw = f"Then adjusted for {count[0]} splits; {count[1]} dividends are {treatment}, as its table of actions states."
+    flaw = f"Then adjusted for the splits in its table of actions; dividends are {treatment}."
     adjusted_panel = _rebuilt(panel, columns, adjusted=False, flaw=flaw)
     return adjusted_panel if dividends == "cash" else with_dividends_reinvested(adjusted_panel)
 
@@ -249,7 +254,6 @@ def _tables(panel: Panel, actions: Sequence[CorporateAction]) -> tuple[Floats, F
     bars = [np.flatnonzero(column) for column in panel.tradable.T]
     split = np.ones_like(panel.close)
     cash_dividends = np.zeros_like(panel.close)
-    has_action = False
     for action in sorted(actions, key=lambda a: a.date):
         n = column_of_symbol.get(action.symbol)
         if n is None:
@@ -264,11 +268,6 @@ def _tables(panel: Panel, actions: Sequence[CorporateAction]) -> tuple[Floats, F
             )
         split[t, n] *= action.split
         cash_dividends[t, n] = cash_dividends[t, n] / action.split + action.dividend
-        has_action = True
-    if not has_action:
-        raise DataError(
-            f"no action in the table is of a symbol and a date of panel {panel.name!r}; check its symbols and dates"
-        )
     return split, cash_dividends
 
 

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -53,12 +53,22 @@ def replaced_panels(replace: Callable[[Panel], Panel]) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
+class PanelVersion:
+    """Prices that a panel had before bars were appended: its first bars and symbols. sha256: their hash."""
+
+    sha256: str
+    bars: int
+    symbols: int
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Description and origin of a panel.
 
     sha256: hash of the panel; file, file_sha256: its Parquet file and the hash of its bytes. query: the request to the
     source. created: time in UTC, ISO 8601. benchmark: {name, price_only} or None. sectors: one per symbol, or None.
-    builtin: ships with the package instead of being in the store. fault: why the panel cannot be used, else empty.
+    earlier: versions that the panel begins with, oldest first. builtin: ships with the package instead of being in the
+    store. fault: why the panel cannot be used, else empty.
     """
 
     name: str
@@ -78,6 +88,7 @@ class Manifest:
     file: str = ""
     file_sha256: str = ""
     created: str = ""
+    earlier: tuple[PanelVersion, ...] = ()
     builtin: bool = False
     fault: str = ""
     format: int = FORMAT
@@ -122,6 +133,7 @@ def read_manifest(path: Path) -> Manifest:
                 **values,
                 **{k: tuple(values[k]) for k in ("symbols", "columns", "flaws")},
                 "sectors": None if sectors is None else tuple(sectors),
+                "earlier": tuple(PanelVersion(**version) for version in values.get("earlier", ())),
             }
         )
     except OSError as error:
@@ -143,8 +155,10 @@ class Store:
     def __init__(self, root: Path | str | None = None) -> None:
         self.root = Path(root) if root is not None else default_root()
 
-    def save(self, panel: Panel, query: Mapping[str, Any] | None = None) -> Manifest:
-        """Save under `panel.name`, replacing a panel of that name. query: the request to the source, for the manifest.
+    def save(
+        self, panel: Panel, query: Mapping[str, Any] | None = None, earlier: Sequence[PanelVersion] = ()
+    ) -> Manifest:
+        """Save under `panel.name`, replacing a panel of that name. query, earlier: for the manifest.
 
         Raises DataError for an invalid or reserved name, an invalid panel and a folder that cannot be written. The
         previous panel stays until the new one is complete.
@@ -159,6 +173,7 @@ class Store:
         manifest = describe(
             panel,
             query=dict(query or {}),
+            earlier=tuple(earlier),
             file=f"prices-{digest[:16]}.parquet",
             file_sha256=digest,
             created=datetime.now(UTC).isoformat(timespec="seconds"),

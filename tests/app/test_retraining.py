@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.cli import main
 from finrl_pod_app.evaluation import promotion
-from finrl_pod_app.prices import stored_prices as data_refresh
-from finrl_pod_app.prices.stored_prices import refresh_panel
-from finrl_pod_app.training.registry import moved_splits
+from finrl_pod_app.training.registry import moved_splits, without_missing_symbols
 
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.store import Store
-from finrl_pod.errors import DataError
 from finrl_pod.promotion.gate import PromotionEvidence, apply_gate
 from finrl_pod.promotion.verdict import Verdict
 from finrl_pod.registry.agent_registry import AgentRegistry
 from finrl_pod.registry.handover import last_handover, roll_back
-from finrl_pod.settings.run import GateConfig, SplitConfig
-from finrl_pod.types import Panel
+from finrl_pod.settings.run import DataConfig, GateConfig, GroupConfig, MandateConfig, RunConfig, SplitConfig
 from tests.app.small_run import small_panel
 
 pytestmark = pytest.mark.slow
@@ -159,37 +152,30 @@ def test_splits_move_to_the_end_and_keep_their_length() -> None:
     assert moved_splits(moved, panel) == moved
 
 
-def test_panel_is_fetched_again_up_to_yesterday(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched = []
-
-    class Source:
-        def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str) -> Panel:
-            fetched.append((symbols, str(start.date()), str(end.date()), bar))
-            return dataclasses.replace(small_panel(), benchmark=None)
-
-    monkeypatch.setattr(data_refresh, "open_source", lambda name: {"yfinance": Source()}[name])
-    symbols = list(small_panel().symbols)
-    query = {"source": "yfinance", "symbols": symbols, "start": "2020-01-01", "end": "2021-01-29", "bar": "1d"}
-    stored = dataclasses.replace(small_panel("fetched"), benchmark=None)
-    Store().save(stored, query)
-    manifest = refresh_panel("fetched", date(2021, 12, 2))
-    assert fetched == [(tuple(symbols), "2020-01-01", "2021-12-01", "1d")]
-    assert manifest.query["end"] == "2021-12-01"
-    assert Store().show("fetched").query == manifest.query
-
-
-def test_prices_that_lack_something_are_refused_and_the_stored_ones_kept(folder: Path) -> None:
-    before = Store().load("mine").sha256
-    write_prices(folder, 400)
-    with pytest.raises(DataError, match=r"end on .*, before the end of the stored prices"):
-        refresh_panel("mine")
+def test_a_symbol_that_disappeared_or_joined_stops_no_training(
+    folder: Path, call: Callable[..., tuple[int, dict[str, Any], str]]
+) -> None:
+    write_prices(folder, 480)
     table = pd.read_csv(folder / "prices.csv")
-    table.drop(columns=table.columns[-1]).to_csv(folder / "prices.csv", index=False)
-    with pytest.raises(DataError, match="the newer prices of 'mine' lack"):
-        refresh_panel("mine")
-    assert Store().load("mine").sha256 == before
-    with pytest.raises(DataError, match="panel 'sample' is built in"):
-        refresh_panel("sample")
-    Store().save(dataclasses.replace(small_panel("unknown"), close=np.round(small_panel().close, 2)))
-    with pytest.raises(DataError, match="does not say where it came from"):
-        refresh_panel("unknown")
+    first, second = table.columns[1:3]
+    table.rename(columns={first: "NEW"}).assign(NEW=lambda rows: rows["NEW"].round(1)).to_csv(
+        folder / "prices.csv", index=False
+    )
+    with (folder / "mine.toml").open("a") as config:
+        config.write(f'[mandate]\nmax_group_weight = 0.9\n[groups]\nbanks = ["{first}", "OLD"]\nold = ["OLDER"]\n')
+    code, document, error = call("--out", folder / "run")
+    assert (code, document["dropped"]) == (1, ["OLD", "OLDER"]), error
+    update = document["update"]
+    assert (update["added"], update["joined"], update["ended"]) == (40, ["NEW"], [first])
+    assert document["data"]["last"] == str(small_panel().times[479])[:10]
+    assert "left out of data.symbols and groups, as 'mine' lacks them: OLD, OLDER" in error
+    assert second in Store().show("mine").symbols
+
+
+def test_settings_name_no_symbol_that_the_prices_lack() -> None:
+    groups = (GroupConfig("banks", ("A", "Z")), GroupConfig("gone", ("Z",)))
+    config = RunConfig(data=DataConfig("mine", ("A", "B", "Y")), mandate=MandateConfig(groups=groups))
+    config, dropped = without_missing_symbols(config, ("A", "B", "C"))
+    assert (config.data.symbols, dropped) == (("A", "B"), ["Y", "Z"])
+    assert config.mandate.groups == (GroupConfig("banks", ("A",)),)
+    assert without_missing_symbols(config, ("A", "B"))[1] == []

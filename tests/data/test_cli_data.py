@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from finrl_pod_app.cli.data import app
-from finrl_pod_app.prices.stored_prices import refresh_panel
+from finrl_pod_app.prices.price_updates import update_prices
 from pytest_httpserver import HTTPServer
 from typer.testing import CliRunner, Result
 from werkzeug import Request, Response
@@ -133,11 +133,20 @@ def test_import_pays_the_dividends_of_a_table_and_repeats_it(call: Call, store: 
     assert not panel.adjusted
     np.testing.assert_array_equal(panel.close[:, 0], [10, 10, 11, 12])
     np.testing.assert_array_equal(panel.dividend[:, 0], [0, 0, 0, 0.5])
-    assert refresh_panel("mine").sha256 == panel.sha256  # with both tables
+    assert update_prices("mine").manifest.sha256 == panel.sha256  # with both tables
     reinvested = ("--dividends", "reinvested", "--name", "total")
     assert plain(call("import", str(prices), "--actions", str(actions), *reinvested, "--json"))["adjusted"] is True
     np.testing.assert_allclose(store.load("total").close[2, 0], 11 - 0.5)
-    assert refresh_panel("total").sha256 == store.load("total").sha256
+    assert update_prices("total").update.added_bars == 0
+    prices.write_text("date,A\n2024-01-04,11\n2024-01-05,12\n2024-01-08,6\n")
+    actions.write_text("symbol,date,split,dividend\nA,2024-01-03,4:1,\nA,2024-01-05,,0.5\nA,2024-01-08,2:1,\n")
+    assert update_prices("mine").update.price_factors == {"A": 0.5}
+    panel = store.load("mine")
+    assert panel.members is not None
+    assert panel.dividend is not None
+    np.testing.assert_array_equal(panel.close[:, 0], [5, 5, 5.5, 6, 6])
+    np.testing.assert_array_equal(panel.dividend[:, 0], [0, 0, 0, 0.25, 0])
+    np.testing.assert_array_equal(panel.members[:, 0], [False, True, True, True, True])
 
 
 @pytest.mark.parametrize(

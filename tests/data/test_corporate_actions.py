@@ -66,7 +66,7 @@ def test_a_split_rescales_the_prices_volumes_and_dividends_before_it() -> None:
     assert done.dividend[10, 0] == pytest.approx(0.25)
     assert done.dividend.sum() == pytest.approx(0.25)
     assert not done.adjusted
-    assert "1 splits; 1 dividends" in done.flaws[-1]
+    assert done.flaws[-1] == "Then adjusted for the splits in its table of actions; dividends are paid in cash."
     assert not [flaw for flaw in done.flaws if "likely a 4:1 split" in flaw]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TIMES_OF_PRESETS = "one to three minutes; with init --preset quick less than one, too short to learn much"
 
-app = typer.Typer(help="Fetch, import, list and delete prices.", no_args_is_help=True)
+app = typer.Typer(help="Fetch, import, update, list and delete prices.", no_args_is_help=True)
 
 
 Bar = Annotated[str, typer.Option(help="1d, 1h, 15m or 1m.")]
@@ -81,7 +81,7 @@ def fetch(
     from finrl_pod.errors import DataError
     from finrl_pod_app.prices.stored_prices import check_free, store_prices
 
-    tickers = tuple(dict.fromkeys(s.strip().upper() for s in symbols.split(",") if s.strip()))
+    tickers = _tickers(symbols)
     if not tickers:
         raise DataError(f"--symbols must name tickers separated by commas, such as AAPL,MSFT; got {symbols!r}")
     first, last = first_moment(start, "--start"), last_moment(end, "--end")
@@ -185,6 +185,32 @@ def import_file(
         )
 
 
+@app.command("update", epilog="Example: finrl-pod data update mine --from newer.csv")
+def update(
+    name: Stored,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="File of newer prices, with some of the stored bars. Default: the source or file of the panel.",
+        ),
+    ] = None,
+    add: Annotated[str, typer.Option(metavar="SYMBOLS", help="Tickers of the source that join, by commas.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Append newer prices, and adjust the earlier ones for splits and dividends since then.
+
+    A ticker without newer prices keeps its history; new ones join. On failure the panel stays unchanged.
+    """
+    if file is not None:
+        check_exists(file, "file")
+    from finrl_pod_app.prices.price_updates import update_prices
+
+    result = update_prices(name, file, add=_tickers(add))
+    print_result(result.document(), result.text(), as_json=as_json)
+
+
 @app.command("delete", epilog="Example: finrl-pod data delete mine")
 def delete(name: Stored, as_json: Json = False) -> None:
     """Delete a stored panel, without asking. Runs made on it keep their reports and agents."""
@@ -198,6 +224,11 @@ def delete(name: Stored, as_json: Json = False) -> None:
     if manifest is not None:
         text += f": {manifest.bars:,} bars, {manifest.start} to {manifest.end}\n{consequence(manifest.sha256)}"
     print_result({"deleted": name, "sha256": manifest and manifest.sha256}, text, as_json=as_json)
+
+
+def _tickers(text: str) -> tuple[str, ...]:
+    """The tickers of a list that is separated by commas, in capital letters."""
+    return tuple(dict.fromkeys(s.strip().upper() for s in text.split(",") if s.strip()))
 
 
 def _show_saved(result: StoredPrices, as_json: bool) -> None:

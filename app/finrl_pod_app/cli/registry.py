@@ -155,7 +155,8 @@ def retrain(
 ) -> None:
     """Fetch newer prices, train, and hand the champion over to the paper daemon if the gate promotes it.
 
-    The splits move to the end of the prices. A refused champion changes nothing; the exit code is then 1.
+    Prices continue as by `data update`, and the splits move to their end. A refused champion changes nothing; the exit
+    code is then 1.
     """
     from finrl_pod.settings.run import load
     from finrl_pod_app.cli import console
@@ -165,6 +166,7 @@ def retrain(
     check_panel(settings.data.name)
     from finrl_pod_app.training.registry import retrain as run
 
+    notes: list[str] = []
     with console.progress_display(quiet=as_json) as progress:
         document = run(
             settings,
@@ -175,7 +177,10 @@ def retrain(
             resume=resume,
             device=device,
             progress=progress,
+            on_note=notes.append,
         )
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
     if document["handed_over"]:
         text = f"champion {document['champion'][:12]} was handed over to strategy {document['strategy']}"
     else:

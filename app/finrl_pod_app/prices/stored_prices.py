@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,14 +12,12 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.dates import first_moment, last_moment
-from finrl_pod.data.panel import between, select
+from finrl_pod.data.panel import between, first_bars, select
 from finrl_pod.data.side_tables import Dividends, read_actions, read_membership, with_actions, with_membership
 from finrl_pod.data.sources.bounded import ReadLimits, read_bounded
-from finrl_pod.data.sources.factory import open_source
 from finrl_pod.data.sources.feature_tables import with_tables
-from finrl_pod.data.sources.files import ReadOptions
 from finrl_pod.data.splits import CALENDAR_SLACK, Span, make_splits
-from finrl_pod.data.store import Manifest, Store
+from finrl_pod.data.store import Manifest, PanelVersion, Store
 from finrl_pod.errors import ConfigError, DataError
 from finrl_pod.settings.run import BUILT_IN_SPLITS, EnvironmentConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.run_directory import RunDirectory
@@ -154,53 +151,6 @@ def import_prices(
     return panel, query
 
 
-def refresh_panel(name: str, today: date | None = None) -> Manifest:
-    """Fetch or import a stored panel again and store it under its name; returns its manifest.
-
-    Fetched panels end on the day before `today` (by default the current date in UTC), so that no bar is incomplete.
-    Raises DataError, with the stored panel unchanged, for a built-in panel, a source that fails, and prices that lack
-    a symbol or end before those in the store.
-    """
-    store = Store()
-    manifest = store.show(name)
-    if manifest.builtin:
-        raise DataError(
-            f"panel {name!r} is built in, so there are no newer prices; set data.name to a panel made by "
-            "`finrl-pod data fetch` or `data import`, or use --stored"
-        )
-    panel, query = _read_again(manifest, (today or datetime.now(UTC).date()) - timedelta(days=1))
-    missing = sorted(set(manifest.symbols) - set(panel.symbols))
-    if missing:
-        raise DataError(f"the newer prices of {name!r} lack {missing[0]}, so the stored ones are kept")
-    if str(panel.times[-1].astype("datetime64[D]")) < manifest.end[:10]:
-        raise DataError(
-            f"the newer prices of {name!r} end on {panel.times[-1].astype('datetime64[D]')}, before the "
-            f"end of the stored prices, {manifest.end}: the stored ones are kept"
-        )
-    return store.save(dataclasses.replace(panel, name=name), query)
-
-
-def _read_again(manifest: Manifest, last: date) -> tuple[Panel, dict[str, QueryValue]]:
-    """Prices by the query of a manifest, and the query with its new end."""
-    query = dict(manifest.query)
-    if "file" in query:
-        names = {field.name for field in dataclasses.fields(ReadOptions)} - {"adjusted"}
-        options = {"bar": manifest.bar, **{name: query[name] for name in names if name in query}}
-        options |= {name: Path(str(query[name])) for name in ("members", "actions") if name in query}
-        if "actions" in query:
-            options["dividends"] = query["dividends"]
-        else:
-            options["adjusted"] = manifest.adjusted
-        return import_prices(Path(str(query["file"])), **options)
-    if "source" not in query:
-        raise DataError(
-            f"panel {manifest.name!r} does not say where it came from; fetch or import it again, or use --stored"
-        )
-    query["end"] = last.isoformat()
-    span = first_moment(str(query["start"]), "the start"), last_moment(last.isoformat(), "the end")
-    return open_source(str(query["source"])).fetch(tuple(query["symbols"]), *span, manifest.bar), query
-
-
 Status = Literal["stored", "unchanged", "replaced"]
 
 
@@ -213,8 +163,14 @@ class StoredPrices:
     replaced_sha256: str | None = None
 
 
-def store_prices(panel: Panel, query: Mapping[str, QueryValue], *, replace: bool = False) -> StoredPrices:
-    """Store under `panel.name`.
+def store_prices(
+    panel: Panel,
+    query: Mapping[str, QueryValue],
+    *,
+    replace: bool = False,
+    earlier: Sequence[PanelVersion] = (),
+) -> StoredPrices:
+    """Store under `panel.name`. earlier: versions that the panel begins with.
 
     Raises DataError if that has other prices, unless `replace`, and as `Store.save`.
     """
@@ -222,10 +178,10 @@ def store_prices(panel: Panel, query: Mapping[str, QueryValue], *, replace: bool
     manifest = existing(store, panel.name)
     if manifest is not None and manifest.sha256 == panel.sha256:
         is_same = dataclasses.replace(manifest, query=dict(query), source=panel.source, flaws=panel.flaws) == manifest
-        return StoredPrices(manifest if is_same else store.save(panel, query), "unchanged")
+        return StoredPrices(manifest if is_same else store.save(panel, query, manifest.earlier), "unchanged")
     if not replace:
         check_free(store, panel.name)
-    new_manifest = store.save(panel, query)
+    new_manifest = store.save(panel, query, earlier)
     return StoredPrices(
         new_manifest, "stored" if manifest is None else "replaced", None if manifest is None else manifest.sha256
     )
@@ -275,7 +231,7 @@ def panel_to_resume(config: RunConfig, folder: Path) -> Panel:
 
 
 def load_run_panel(config: RunConfig, sha256: str, run: Path, *, fix: str = "") -> Panel:
-    """The prices that a run was made on, under the name in its config or any other name.
+    """The prices that a run was made on, under the name in its config or any other name, or before bars were appended.
 
     sha256: hash of the panel of the run. fix: alternative to name in the message. Raises DataError if the store has
     neither, and as `load_panel`.
@@ -293,8 +249,23 @@ def load_run_panel(config: RunConfig, sha256: str, run: Path, *, fix: str = "") 
             renamed_config = dataclasses.replace(config, data=dataclasses.replace(config.data, name=manifest.name))
             if (panel := load_panel(renamed_config)).sha256 == sha256:
                 return panel
+    for manifest in store.list():
+        if (earlier_panel := _earlier_version(config, manifest, sha256)) is not None:
+            return earlier_panel
     if missing:
         fault = f"panel {name!r}, on which the run in {run} was made, is no longer stored: import its prices"
     else:
         fault = f"the prices of {name!r} have changed since the run in {run}: import those that it was made on"
     raise DataError(f"{fault} again, under any name{fix}")
+
+
+def _earlier_version(config: RunConfig, manifest: Manifest, sha256: str) -> Panel | None:
+    """The version of a stored panel whose selection of symbols has a hash; None without one."""
+    symbols = config.data.symbols
+    versions = [version for version in reversed(manifest.earlier) if symbols or version.sha256 == sha256]
+    for version in versions if set(symbols) <= set(manifest.symbols) else ():
+        panel = first_bars(Store().load(manifest.name), version.bars, version.symbols)
+        if set(symbols) <= set(panel.symbols) and (panel := select(panel, symbols)).sha256 == sha256:
+            check_prices(config.environment, panel)
+            return with_tables(panel, config.features.tables)
+    return None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.splits import make_splits
+from finrl_pod.data.store import Store
 from finrl_pod.errors import RegistryError
 from finrl_pod.promotion.verdict import read_verdict
 from finrl_pod.registry.agent_registry import AgentRegistry, champion_key
@@ -17,7 +19,8 @@ from finrl_pod.registry.records import AgentRecord, Champion
 from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.tournament.progress import ProgressCallback
 from finrl_pod.types import Panel
-from finrl_pod_app.prices.stored_prices import load_panel, refresh_panel
+from finrl_pod_app.prices.price_updates import update_prices
+from finrl_pod_app.prices.stored_prices import load_panel
 from finrl_pod_app.training.tournaments import run_tournament
 
 
@@ -110,19 +113,26 @@ def retrain(
     resume: bool = False,
     device: str = "auto",
     progress: ProgressCallback = lambda _: None,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Train on the newest prices of the data source, and hand the champion over if the gate promotes it.
 
-    A refused champion changes nothing: it is not stored in the registry. use_stored: do not look for newer prices.
-    resume: continue an interrupted run in `out`, on the stored prices. Returns JSON values.
+    Symbols in the config that the prices lack are left out. A refused champion changes nothing: it is not stored in the
+    registry. use_stored: do not look for newer prices. resume: continue an interrupted run in `out`, on the stored
+    prices. on_note: called with what changed in prices and config. Returns JSON values.
 
     Raises RegistryError for an invalid name and a registry that cannot be written, before anything is trained.
     """
     check_strategy_name(strategy)
     registry.check_writable()
     last_change = last_handover(registry, strategy)
-    if not (use_stored or resume):
-        refresh_panel(config.data.name)
+    name = config.data.name
+    update = None if use_stored or resume else update_prices(name)
+    config, dropped_symbols = without_missing_symbols(config, Store().show(name).symbols)
+    if update is not None:
+        on_note(update.text())
+    if dropped_symbols:
+        on_note(f"left out of data.symbols and groups, as {name!r} lacks them: {', '.join(dropped_symbols)}")
     panel = load_panel(config)
     config = dataclasses.replace(config, splits=moved_splits(config.splits, panel))
     run_tournament(config, out, resume=resume, device=device, progress=progress)
@@ -138,7 +148,9 @@ def retrain(
         "out": str(out),
         "strategy": strategy,
         "registry": registry.store.address,
-        "data": {"name": config.data.name, "sha256": panel.sha256, "last": stamp(panel.times[-1], panel.bar)},
+        "data": {"name": name, "sha256": panel.sha256, "last": stamp(panel.times[-1], panel.bar)},
+        "update": None if update is None else update.document(),
+        "dropped": dropped_symbols,
         "splits": dataclasses.asdict(config.splits),
         "promoted": promoted,
         "reasons": reasons,
@@ -146,6 +158,25 @@ def retrain(
         "champion": None if change is None else change.champion,
         "previous": None if change is None else change.previous,
     }
+
+
+def without_missing_symbols(config: RunConfig, symbols: Sequence[str]) -> tuple[RunConfig, list[str]]:
+    """The config without symbols that its prices lack, and these symbols. symbols: symbols of the prices.
+
+    A group without any other symbol is left out.
+    """
+    selected_symbols = tuple(symbol for symbol in config.data.symbols if symbol in symbols)
+    groups = [
+        dataclasses.replace(group, symbols=tuple(symbol for symbol in group.symbols if symbol in symbols))
+        for group in config.mandate.groups
+    ]
+    named_symbols = [*config.data.symbols, *(symbol for group in config.mandate.groups for symbol in group.symbols)]
+    config = dataclasses.replace(
+        config,
+        data=dataclasses.replace(config.data, symbols=selected_symbols or config.data.symbols),
+        mandate=dataclasses.replace(config.mandate, groups=tuple(group for group in groups if group.symbols)),
+    )
+    return config, [symbol for symbol in dict.fromkeys(named_symbols) if symbol not in symbols]
 
 
 def moved_splits(splits: SplitConfig, panel: Panel) -> SplitConfig:

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.dates import stamp
-from finrl_pod.data.flaws import SPLITS
+from finrl_pod.data.flaws import SPLITS, UNFINISHED
 from finrl_pod.data.panel import make_panel
-from finrl_pod.errors import DataError, FetchError
+from finrl_pod.errors import DataError, MissingSymbols
 from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel
 
 ADJUSTED_CLOSE = "adj close"
@@ -104,12 +104,13 @@ def _sectors(
 def check_delivered(
     symbols: Sequence[str], delivered_symbols: Sequence[str], source: str, reasons: Sequence[str] = ()
 ) -> None:
-    """Raises FetchError naming the missing tickers, with reasons of the source if any."""
+    """Raises MissingSymbols naming the missing tickers, with reasons of the source if any."""
     if missing := [s for s in symbols if s not in set(delivered_symbols)]:
         explanation = f" ({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
-        raise FetchError(
+        raise MissingSymbols(
             f"{source} has no bars in that range for {', '.join(missing)}{explanation}: nothing was stored; "
-            "correct the tickers or the dates, or leave them out"
+            "correct the tickers or the dates, or leave them out",
+            missing,
         )
 
 
@@ -124,7 +125,7 @@ def unfinished_bar(rows: pd.DataFrame, bar: str) -> tuple[str, ...]:
     age = pd.Timestamp.now("UTC").tz_localize(None) - last
     if age >= _LENGTH[bar]:
         return ()
-    return (f"The last bar, {stamp(last.to_datetime64(), bar)}, was not finished when it was fetched.",)
+    return (f"The last bar, {stamp(last.to_datetime64(), bar)}, {UNFINISHED}",)
 
 
 def _check_times(
