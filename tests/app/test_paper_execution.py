@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from datetime import date
 from pathlib import Path
 
+import numpy as np
 import pytest
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.paper.backtest_difference import run_replay
 
+from finrl_pod.data.panel import between, select
+from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.paper.settings import load
 from tests.app.small_run import run_backtest
@@ -47,8 +52,6 @@ def config(tmp_path: Path) -> Path:
 def test_orders_and_equity_equal_those_of_a_replay(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from datetime import date
-
     start, end = (date.fromisoformat(day) for day in SPAN)
     replayed = run_replay(load(config), start, end, tmp_path / "replay.sqlite")
     assert replayed.orders > 5
@@ -64,6 +67,23 @@ def test_orders_and_equity_equal_those_of_a_replay(
     assert tested["data"]["symbols"] == ["AAPL", "JPM", "KO", "XOM"]
     assert any("5% of equity kept in cash" in rule for rule in tested["rules"])
     assert tested["rules"][0] == "Accounts start with 50,000 in cash; amounts are in the currency of the prices."
+
+
+@pytest.mark.slow
+def test_membership_of_stored_prices_does_not_change_what_the_daemon_trades(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path / "store"))
+    settings = load(config)
+    panel = between(select(Store().load("sample"), settings.symbols), "2017-01-03", None)
+    is_member = panel.times >= np.datetime64("2019-06-03")  # joins after the replay
+    members = np.repeat(is_member[:, None], len(panel.symbols), 1)
+    Store().save(dataclasses.replace(panel, name="dated", members=members, benchmark=None, cash_rates=()))
+    broker = dataclasses.replace(settings.broker, panel="dated")
+    replayed = run_replay(
+        dataclasses.replace(settings, broker=broker), date(2019, 1, 2), date(2019, 1, 11), tmp_path / "replay.sqlite"
+    )
+    assert (replayed.same, replayed.orders > 0) == (True, True)
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from finrl_pod_app.cli import main
+from finrl_pod_app.paper.backtest_difference import recorded_settings
 
 from finrl_pod.errors import JournalError
 from finrl_pod.paper.journal.ledger import Ledger
@@ -68,6 +70,9 @@ def test_rows_of_a_whole_journal_can_be_read(path: Path) -> None:
         ("targets", "UPDATE targets SET positions = '{\"AA\": 5}' WHERE id = 1"),
         ("decisions", "UPDATE decisions SET state = '[1]' WHERE id = 1"),
         ("decisions", "UPDATE decisions SET bar = 'monday' WHERE id = 1"),
+        ("decisions", "UPDATE decisions SET detail = '{' WHERE id = 1"),
+        ("decisions", "UPDATE decisions SET detail = '[1]' WHERE id = 1"),
+        ("decisions", 'UPDATE decisions SET weights = \'{"AA": "much"}\' WHERE weights IS NOT NULL'),
         ("settings", "UPDATE settings SET content = '[1]' WHERE id = 1"),
         ("cash_marks", "UPDATE cash_marks SET cash = '1,5' WHERE id = 1"),
     ],
@@ -78,6 +83,21 @@ def test_unreadable_row_is_named(path: Path, table: str, statement: str) -> None
     with pytest.raises(JournalError, match=rf"row \d+ of table ({table}|intent_events) .* cannot be read"):
         check_rows(store)
     store.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["status", "orders", "gains", "verify", "halt", "track", "track --journal"])
+def test_commands_name_the_damaged_row(path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    change(path, "UPDATE decisions SET detail = 'nothing' WHERE outcome = 'orders'")
+    name, *options = command.split()
+    settings = path.with_name("paper.toml")
+    settings.write_text(f'symbols = ["AA"]\nstrategy = "equal_weight"\njournal = "{path}"\n')
+    code = main.run(["paper", name, *(options or [str(settings)]), *([str(path)] if options else [])])
+    error = capsys.readouterr().err
+    assert (code, error.count("\n")) == (2, 1)
+    assert "of table decisions in journal" in error
+    with pytest.raises(JournalError, match="cannot be read"):
+        recorded_settings(path)
 
 
 @pytest.mark.slow

@@ -312,14 +312,11 @@ def demo(
 
 
 def _open(config: Path) -> tuple[PaperConfig, Store]:
-    from finrl_pod.paper.journal.row_check import check_rows
-    from finrl_pod.paper.journal.store import Store
+    from finrl_pod.paper.journal.row_check import open_checked
     from finrl_pod.paper.settings import load
 
     settings = load(config)
-    store = Store.open(Path(settings.journal))
-    check_rows(store)
-    return settings, store
+    return settings, open_checked(Path(settings.journal))
 
 
 def _submit(config: Path, name: str, wait: float, *, as_json: bool, needs_result: bool = False) -> None:

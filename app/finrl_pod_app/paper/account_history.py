@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import date, timedelta
@@ -16,6 +15,7 @@ from finrl_pod.evaluate.paper_backtest import Auction, TradedPrices
 from finrl_pod.paper.domain.intents import FLATTEN
 from finrl_pod.paper.domain.records import SOLD_BY_OTHERS, ActionKind, Side
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.decision_state import TAKEN, decode_weights, skip_reasons
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.types import Floats, Panel
 from finrl_pod_app.paper.attribution import (
@@ -26,8 +26,6 @@ from finrl_pod_app.paper.attribution import (
     AccountIntent,
     DailyTerms,
 )
-
-TAKEN = ("orders", "hold", "target")  # outcomes of decisions that were taken
 
 
 def account_history(store: Store, run: str, *, has_strategies: bool) -> AccountHistory:
@@ -86,9 +84,8 @@ def _intents(store: Store, run: str) -> list[AccountIntent]:
 
 
 def _decision(row: Any) -> AccountDecision:
-    is_taken = row.outcome in TAKEN
-    weights = None if row.weights is None else json.loads(row.weights)
-    return AccountDecision(row.bar, weights, not is_taken, json.loads(row.detail) if is_taken else {})
+    weights = None if row.weights is None else decode_weights(row.weights)
+    return AccountDecision(row.bar, weights, row.outcome not in TAKEN, skip_reasons(row.outcome, row.detail))
 
 
 def _actions(store: Store, run: str, times: Sequence[str], *, has_strategies: bool) -> list[AccountAction]:

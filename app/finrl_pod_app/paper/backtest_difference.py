@@ -5,13 +5,13 @@ The result of `track` is saved in a file next to the journal, where the dashboar
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from finrl_pod.paper.execution.price_check import valid_panel
 from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.row_check import open_checked
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import OrderStatusRow, orders
 from finrl_pod.paper.runtime.replay import replay
@@ -168,8 +169,8 @@ def compare_journal(config: PaperConfig, panel: str = "") -> TrackReport:
     panel: name of stored prices; empty for the feed of the daemon. Raises FinrlPodError.
     """
     journal = Path(config.journal)
-    with closing(Store.open(journal)) as store:
-        prices = select(PanelStore().load(panel), config.symbols) if panel else _fetch_prices(config, store)
+    with closing(open_checked(journal)) as store:
+        prices = _stored_prices(panel, config.symbols) if panel else _fetch_prices(config, store)
         report = compare_with_backtest(config, store, prices)
     save_difference(journal, report)
     return report
@@ -177,14 +178,16 @@ def compare_journal(config: PaperConfig, panel: str = "") -> TrackReport:
 
 def recorded_settings(journal: Path) -> PaperConfig:
     """Return the settings that the daemon recorded in its journal. Raises JournalError, or InputError if none are."""
-    from finrl_pod.paper.journal.reader import read_journal
-
-    rows: Sequence[Any] = read_journal(
-        journal, lambda c: c.execute("SELECT content FROM settings ORDER BY id DESC LIMIT 1").fetchall()
-    )
-    if not rows:
+    with closing(open_checked(journal)) as store:
+        row = store.last(schema.settings)
+    if row is None:
         raise InputError(f"journal {journal} has no settings yet. Start its daemon once, or name the config instead.")
-    return unpack(rows[0][0])
+    return unpack(row.content)
+
+
+def _stored_prices(name: str, symbols: Sequence[str]) -> Panel:
+    """Stored prices of symbols; the daemon trades them whether or not they are members of a universe."""
+    return dataclasses.replace(select(PanelStore().load(name), symbols), members=None)
 
 
 def _fetch_prices(config: PaperConfig, store: Store) -> Panel:
@@ -240,7 +243,7 @@ def run_replay(
     config: PaperConfig, start: date, end: date, journal: Path, progress: Callable[[date], None] = lambda _: None
 ) -> ReplayReport:
     """Replay a period, run the equivalent backtest, and compare orders, fills, and equity to the cent."""
-    panel = select(PanelStore().load(config.broker.panel), config.symbols)
+    panel = _stored_prices(config.broker.panel, config.symbols)
     first, last = _bar_range(panel, start, end)
     # A champion that was not promoted may be replayed: no order leaves this machine.
     sources = strategy_sources(config, allow_unpromoted=True)

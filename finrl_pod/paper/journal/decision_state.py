@@ -20,6 +20,7 @@ from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store, add
 
 StrategyState = Mapping[str, Any]  # JSON values of `MandatedStrategy.state`
+TAKEN = ("orders", "hold", "target")  # outcomes of decisions that were taken
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,19 @@ def new_target(
     days = calendar.sessions(bar, bar + timedelta(days=2 * sessions + 14))
     positions = {s: t for s, t in zip(symbols, targets, strict=True) if t is not None}
     return KeptTarget(bar, days[sessions].date, positions)
+
+
+def decode_weights(text: str) -> dict[str, float]:
+    """The target weights of a decision, by symbol. Raises ValueError, TypeError or AttributeError for other content."""
+    return {symbol: float(weight) for symbol, weight in json.loads(text).items()}
+
+
+def skip_reasons(outcome: str, detail: str) -> dict[str, str]:
+    """Why a decision has no order in some symbols, by symbol; empty if it was not taken.
+
+    Raises ValueError or AttributeError for other content than that of a decision.
+    """
+    return {symbol: str(reason) for symbol, reason in json.loads(detail).items()} if outcome in TAKEN else {}
 
 
 def decode_positions(text: str) -> dict[str, PositionTarget]:

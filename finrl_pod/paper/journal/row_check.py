@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Table, select, text
@@ -16,10 +18,17 @@ from finrl_pod.paper.domain.order_state import OrderState
 from finrl_pod.paper.domain.records import OrderStatus, OrderType, Side, TimeInForce
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, RiskState
-from finrl_pod.paper.journal.decision_state import DecisionState, TargetState, decode_positions
+from finrl_pod.paper.journal.decision_state import (
+    DecisionState,
+    TargetState,
+    decode_positions,
+    decode_weights,
+    skip_reasons,
+)
 from finrl_pod.paper.journal.store import Store, moment
 
 MAX_SHOWN = 80  # characters of a value in a message
+_DAMAGE = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
 _MOMENTS = ("at", "opens", "deadline", "ends", "time")
 _NUMBERS = (
     "quantity", "cumulative_quantity", "price", "reference_price", "limit_price", "fee", "filled", "value", "cash",
@@ -27,7 +36,7 @@ _NUMBERS = (
     "unpaid",
 )  # fmt: skip
 _DATES = ("ex_date", "until")
-_DOCUMENTS = ("arguments", "weights", "content")  # JSON objects
+_DOCUMENTS = ("arguments", "content")  # JSON objects
 _READERS: Mapping[tuple[Table, str], Callable[[Any], object]] = {
     (schema.intents, "side"): Side,
     (schema.intents, "time_in_force"): TimeInForce,
@@ -42,10 +51,24 @@ _READERS: Mapping[tuple[Table, str], Callable[[Any], object]] = {
     (schema.commands, "name"): CommandName,
     (schema.decisions, "bar"): lambda bar: date.fromisoformat(bar[:10]),
     (schema.decisions, "state"): DecisionState.decode,
+    (schema.decisions, "weights"): decode_weights,
     (schema.targets, "positions"): decode_positions,
 }
 _TEXTS = ((schema.cursors, "value"), (schema.facts, "value"))
+_ROW_READERS: Mapping[Table, Callable[[Any], object]] = {
+    schema.decisions: lambda row: skip_reasons(row.outcome, row.detail),
+}
 _READ_LATER = ((schema.decisions, "inputs"),)  # long, and of no use for trading
+
+
+def open_checked(path: Path) -> Store:
+    """Open the journal at `path` and read every row. Raises JournalError as `Store.open` and `check_rows`."""
+    store = Store.open(path)
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(store.close)
+        check_rows(store)
+        on_error.pop_all()
+    return store
 
 
 def check_rows(store: Store) -> None:
@@ -53,6 +76,7 @@ def check_rows(store: Store) -> None:
     for table in schema.metadata.sorted_tables:
         columns = [column for column in table.columns if (table, column.name) not in _READ_LATER]
         readers = [(i, column.name, column.nullable, _reader(table, column.name)) for i, column in enumerate(columns)]
+        read_row = _ROW_READERS.get(table)
         with store.read() as connection:
             for row in connection.execute(select(*columns)):
                 for i, name, optional, read in readers:
@@ -61,8 +85,14 @@ def check_rows(store: Store) -> None:
                         continue
                     try:
                         read(value)
-                    except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
+                    except _DAMAGE:
                         raise _unreadable(store, table.name, row[0], f"{name} is {str(value)[:MAX_SHOWN]!r}") from None
+                if read_row is not None:
+                    try:
+                        read_row(row)
+                    except _DAMAGE:
+                        reason = f"detail is {row.detail[:MAX_SHOWN]!r}"
+                        raise _unreadable(store, table.name, row[0], reason) from None
     with store.read() as connection:
         violation = connection.execute(text("PRAGMA foreign_key_check")).first()
     if violation is not None:
