@@ -333,21 +333,32 @@ def summary(
     return {metric.name: metric.function(account) for metric in METRICS}
 
 
+def flow_factors(balance: ArrayLike, flows: ArrayLike) -> Floats:
+    """Factors [T] on the marks of an account with which its returns are time-weighted; 1 for the last mark.
+
+    balance: [T] value of the account. flows: [T] currency, part of the mark of its bar. The return of a bar is the
+    mark less its flow, over the mark before: a flow scales the marks before it as a split scales prices. A flow of an
+    account without other money scales nothing.
+    """
+    marks, paid = (np.asarray(values, dtype=np.float64) for values in (balance, flows))
+    ratios = np.divide(marks, marks - paid, out=np.ones_like(marks), where=marks > np.maximum(paid, 0.0))
+    return np.cumprod(np.append(ratios[1:], 1.0)[::-1])[::-1]
+
+
 def time_weighted_equity(balance: ArrayLike, flows: ArrayLike) -> Floats:
     """Equity [T] as if no money had been paid in or taken out: the first mark, grown by time-weighted returns.
 
-    balance: [T] value of the account. flows: [T] currency, part of the mark of its bar. The return of a bar is the
-    mark less its flow, over the mark before.
+    balance, flows: as in `flow_factors`.
     """
-    marks = np.asarray(balance, dtype=np.float64)
-    growth = (marks[1:] - np.asarray(flows, dtype=np.float64)[1:]) / marks[:-1]
-    return np.asarray(marks[0] * np.cumprod(np.append(1.0, growth)), dtype=np.float64)
+    factors = flow_factors(balance, flows)
+    equity: Floats = np.asarray(balance, dtype=np.float64) * factors / factors[0]
+    return equity
 
 
 def flow_returns(times: ArrayLike, balance: ArrayLike, flows: ArrayLike) -> dict[str, float]:
     """Values of `FLOW_METRICS` by name, in years of 365.25 days.
 
-    times: [T] datetime64. balance, flows: as in `time_weighted_equity`. The money-weighted return is NaN if no rate
+    times: [T] datetime64. balance, flows: as in `flow_factors`. The money-weighted return is NaN if no rate
     explains the last mark.
     """
     from scipy.optimize import bisect

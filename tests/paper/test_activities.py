@@ -12,15 +12,16 @@ import pytest
 from finrl_pod_app.dashboard.queries import paper_journal, paper_state
 from finrl_pod_app.paper.status_view import show_status
 
-from finrl_pod.paper.domain.flows import flow_adjusted
+from finrl_pod.paper.domain.flows import capital_changes, flow_adjusted, recorded_capital, starting_capital
 from finrl_pod.paper.domain.records import AccountActivity, ActionKind, CorporateAction
 from finrl_pod.paper.execution.account_trader import AccountTrader
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.capital_flows import capital_flows
 from finrl_pod.paper.journal.tax_lots import gains_report
 from finrl_pod.paper.monitoring.status import status
 from finrl_pod.paper.monitoring.verification import verify
 from finrl_pod.paper.runtime.daemon import record_settings
-from finrl_pod.paper.settings import PaperConfig, StrategyConfig, TimingSettings
+from finrl_pod.paper.settings import PaperConfig, StrategyConfig, TimingSettings, pack
 from tests.paper.factories import RotatingStrategy, SimulatedDaemon, config
 from tests.paper.test_adoption import books, rebuilt
 
@@ -127,6 +128,39 @@ def test_flow_triggers_no_loss_limit(tmp_path: Path) -> None:
     assert summary.total > -0.05
     assert summary.max_drawdown > -0.05
     assert 75_000 < summary.equity < 85_000
+
+
+def test_other_capital_is_a_flow(tmp_path: Path) -> None:
+    """The config allocates another half of the account, whose limits on losses see no gain and no loss."""
+    risk = dataclasses.replace(config().risk, daily_loss=0.06, drawdown=0.1)
+    sim = daemon(tmp_path / "a", config(risk=risk, capital=60_000.0))
+    quiet = daemon(tmp_path / "b", config(risk=risk, capital=60_000.0))
+    for each in (sim, quiet):
+        record_settings(each.store, each.config, each.clock.now())
+        each.day(DAY)
+    for capital in (90_000.0, 30_000.0):
+        sim.config = dataclasses.replace(sim.config, capital=capital)
+        sim.restart()
+        record_settings(sim.store, sim.config, sim.clock.now())
+        sim.day(LAST if capital < 60_000 else date(2024, 1, 12))
+    quiet.day(LAST)
+    assert not critical(sim)
+    changes = [amount for _, amount in capital_flows(sim.store)]
+    assert changes == [30_000, -60_000]
+    ours, theirs = (paper_state.summary(paper_journal.load(each.journal)) for each in (sim, quiet))
+    assert ours.total == pytest.approx(theirs.total, abs=5e-3)
+    assert 25_000 < ours.equity < 35_000
+
+
+def test_capital_of_a_strategy_is_recorded_with_the_settings() -> None:
+    strategies = tuple(StrategyConfig(name, strategy="equal_weight", share=0.5) for name in ("a", "b"))
+    one = config(strategy="", capital=100.0, strategies=strategies)
+    other = dataclasses.replace(one, capital=300.0)
+    settings = [("1", pack(one)), ("2", "{}"), ("3", pack(other)), ("4", pack(other))]
+    recorded = recorded_capital(settings, "test/a")
+    assert recorded == [("1", 50), ("3", 150), ("4", 150)]
+    assert capital_changes(recorded) == [("3", 100)]
+    assert (starting_capital(recorded, other), starting_capital([], other)) == (50.0, 300.0)
 
 
 def test_flows_scale_the_equity_before_them() -> None:

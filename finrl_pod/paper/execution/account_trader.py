@@ -12,7 +12,7 @@ from decimal import ROUND_DOWN, Decimal
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.orders import FRACTION, WHOLE
-from finrl_pod.paper.domain.flows import NOW, flow_adjusted
+from finrl_pod.paper.domain.flows import NOW
 from finrl_pod.paper.domain.intents import Intent
 from finrl_pod.paper.domain.port import BarTable, Broker
 from finrl_pod.paper.domain.records import CorporateAction, Side
@@ -27,7 +27,7 @@ from finrl_pod.paper.execution.reconcile import MISMATCH_ENTRY, record_corporate
 from finrl_pod.paper.execution.risk import Exposure
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.capital_flows import capital_flows
+from finrl_pod.paper.journal.capital_flows import adjusted_equity
 from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.ledger import LedgerEntry, market_value
 from finrl_pod.paper.journal.store import moment
@@ -294,7 +294,7 @@ class AccountTrader:
         resumption = store.last(schema.risk_states, schema.risk_states.c.state == RiskState.ACTIVE.value)
         rows = store.rows(schema.equity, schema.equity.c.session != session)
         marks = [(row.at, Decimal(row.equity)) for row in rows]
-        start, *values = flow_adjusted(self._c.config.capital, [*marks, (NOW, equity)], capital_flows(store))
+        start, *values = adjusted_equity(store, self._c.config, [*marks, (NOW, equity)])
         since = resumption.at if resumption is not None else ""
         earlier_values = [value for (at, _), value in zip(marks, values, strict=False) if at > since]
         if not earlier_values:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from finrl_pod.paper.domain.flows import NOW, flow_adjusted
+from finrl_pod.paper.domain.flows import NOW
 from finrl_pod.paper.domain.order_state import OrderState
 from finrl_pod.paper.domain.records import ActionKind, Session, Side
 from finrl_pod.paper.execution.sizing import account_distance
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.capital_flows import capital_flows
+from finrl_pod.paper.journal.capital_flows import adjusted_equity
 from finrl_pod.paper.journal.ledger import Ledger, market_value
 from finrl_pod.paper.journal.store import stamp
 from finrl_pod.paper.settings import PaperConfig, allocations
@@ -87,7 +87,7 @@ def summarise_day(
     equity = capital + ledger.cash + market_value(ledger.positions, prices_now)
     rows = store.rows(schema.equity, schema.equity.c.at <= stamp(session.close))
     recorded_marks = [(row.at, Decimal(row.equity)) for row in rows]
-    *marks, _ = flow_adjusted(config.capital, [*recorded_marks, (NOW, equity)], capital_flows(store))
+    *marks, _ = adjusted_equity(store, config, [*recorded_marks, (NOW, equity)])
     peak = max([*marks, equity])
     last = marks[-1]
     strategies = {
