@@ -22,6 +22,7 @@ from finrl_pod_app.dashboard.queries.paper_journal import Journal
 from finrl_pod.errors import JournalError, RunError
 from finrl_pod.files import write_json
 from finrl_pod.paper.domain.port import Clock
+from finrl_pod.paper.domain.schedule import Calendar, calendar_of
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, CommandResult, enqueue, pending_commands, record_result
 from finrl_pod.paper.journal.store import Store
@@ -280,7 +281,23 @@ def test_missing_heartbeat_is_bad_and_a_damaged_one_a_warning(
     ],
 )
 def test_sessions_behind(bar: str, now: datetime, behind: int) -> None:
-    assert paper_state.sessions_behind(bar, now) == behind
+    assert paper_state.sessions_behind(Calendar(), bar, now) == behind
+
+
+def test_badge_of_prices_counts_the_sessions_of_the_broker(tmp_path: Path) -> None:
+    sim = SimulatedDaemon(tmp_path, config(timing=TimingSettings(poll=1800.0)))
+    closed = date(2024, 1, 10)
+    sim.broker.overrides["calendar"] = lambda original, *days: tuple(s for s in original(*days) if s.date != closed)
+    record_settings(sim.store, sim.config, sim.clock.now())
+    sim.day(date(2024, 1, 9))
+    sim.store.close()
+    journal = paper_journal.load(sim.journal)
+    evening = datetime(2024, 1, 10, 23, tzinfo=UTC)
+    calendars = (journal.calendar, Calendar())
+    assert [paper_state.sessions_behind(calendar, "2024-01-09", evening) for calendar in calendars] == [0, 1]
+    crypto = config(broker=BrokerSettings(kind="alpaca-crypto"), symbols=("BTC/USD",))
+    behind = paper_state.sessions_behind(calendar_of(crypto), "2024-01-12", datetime(2024, 1, 15, 12, tzinfo=UTC))
+    assert behind == 2  # a weekend of a market that never closes
 
 
 def test_command_is_pending_until_its_result(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_capital_of_a_strategy_is_recorded_with_the_settings() -> None:
     recorded = recorded_capital(settings, "test/a")
     assert recorded == [("1", 50), ("3", 150), ("4", 150)]
     assert capital_changes(recorded) == [("3", 100)]
-    assert (starting_capital(recorded, other), starting_capital([], other)) == (50.0, 300.0)
+    assert (starting_capital(recorded, 300.0), starting_capital([], 300.0)) == (50.0, 300.0)
 
 
 def test_flows_scale_the_equity_before_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -9,6 +10,7 @@ import pytest
 
 from finrl_pod.errors import InputError
 from finrl_pod.paper.domain import schedule
+from finrl_pod.paper.domain.records import Session
 from finrl_pod.paper.domain.schedule import Calendar, TradingCycle
 from finrl_pod.paper.settings import ScheduleSettings
 
@@ -73,3 +75,21 @@ def test_calendar_is_extended_over_years(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_calendar_covers_one_year_ahead() -> None:
     today = datetime.now(UTC).date()
     assert Calendar().sessions(today, today + timedelta(days=364))
+
+
+def test_sessions_that_a_broker_reports_otherwise_can_be_recorded() -> None:
+    class Reporting:
+        def calendar(self, start: date, end: date) -> tuple[Session, ...]:
+            sessions = [s for s in Calendar().sessions(start, end) if s.date != date(2024, 1, 17)]
+            return tuple(replace(s, close=s.open) if s.date == date(2024, 1, 19) else s for s in sessions)
+
+    calendar = Calendar()
+    calendar.query(Reporting(), date(2024, 1, 2), datetime(2024, 1, 16, tzinfo=UTC))  # type: ignore[arg-type]
+    changes = calendar.reported_changes()
+    opens = "2024-01-19T14:30:00+00:00"
+    assert changes == {"2024-01-17": None, "2024-01-19": [opens, opens]}
+    restored = Calendar()
+    restored.change(changes)
+    period = (date(2023, 12, 1), date(2024, 3, 1))
+    assert restored.sessions(*period) == calendar.sessions(*period)
+    assert Calendar().reported_changes() == {}

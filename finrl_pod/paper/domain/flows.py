@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.metrics import flow_factors
-from finrl_pod.paper.settings import PaperConfig, allocations, unpack
+from finrl_pod.paper.settings import allocations, unpack
 
 NOW = "9"  # after every time in a journal
 Amounts = Sequence[tuple[str, Decimal]]  # (ISO 8601 time in UTC, currency)
@@ -52,8 +52,6 @@ def capital_changes(capitals: Amounts) -> list[tuple[str, Decimal]]:
     return [(time, capital - last_capital) for (_, last_capital), (time, capital) in pairs if capital != last_capital]
 
 
-def starting_capital(capitals: Amounts, config: PaperConfig | None) -> float:
-    """Return the capital at the start of an account; of its config if none is recorded."""
-    if capitals:
-        return float(capitals[0][1])
-    return 0.0 if config is None else config.capital
+def starting_capital(capitals: Amounts, configured: float) -> float:
+    """Return the capital at the start of an account, the one of the config if none is recorded."""
+    return float(capitals[0][1]) if capitals else configured

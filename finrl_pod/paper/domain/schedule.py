@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
@@ -78,6 +79,32 @@ class Calendar:
         if all(session.open <= now for session in sessions):
             raise BrokerUnavailable(f"the broker's calendar has no session after {now:%Y-%m-%d %H:%M} UTC")
         self._reported = {session.date: session for session in sorted(sessions, key=lambda session: session.date)}
+
+    def reported_changes(self) -> dict[str, list[str] | None]:
+        """Return open and close by ISO date of sessions that a broker reported otherwise, None for a closed day."""
+        if not self._reported:
+            return {}
+        known_sessions = {s.date: s for s in Calendar(self.exchange).sessions(min(self._reported), max(self._reported))}
+        days = sorted({*known_sessions, *self._reported})
+        changed_days = [day for day in days if known_sessions.get(day) != self._reported.get(day)]
+        sessions = {day: self._reported.get(day) for day in changed_days}
+        return {
+            str(day): None if session is None else [session.open.isoformat(), session.close.isoformat()]
+            for day, session in sessions.items()
+        }
+
+    def change(self, changes: Mapping[str, list[str] | None]) -> None:
+        """Use the sessions that `reported_changes` returned."""
+        if not changes:
+            return
+        days = sorted(map(date.fromisoformat, changes))
+        margin = timedelta(days=14)  # the range of reported sessions ends with sessions
+        sessions = {session.date: session for session in self.sessions(days[0] - margin, days[-1] + margin)}
+        for day, hours in zip(days, (changes[str(day)] for day in days), strict=True):
+            sessions.pop(day, None)
+            if hours is not None:
+                sessions[day] = Session(day, *map(datetime.fromisoformat, hours))
+        self._reported = dict(sorted(sessions.items()))
 
     def sessions(self, start: date, end: date) -> tuple[Session, ...]:
         """Return the sessions with start <= date <= end, in order. Raises InputError beyond the calendar end."""

@@ -32,7 +32,7 @@ def capital_flows(store: Store, run: str = "") -> list[tuple[str, Decimal]]:
 
 def adjusted_equity(store: Store, config: PaperConfig, marks: Amounts) -> list[Decimal]:
     """Return the capital at the start and the equity of all marks of an account, each scaled by later flows."""
-    return flow_adjusted(starting_capital(_recorded_capital(store), config), marks, capital_flows(store))
+    return flow_adjusted(starting_capital(_recorded_capital(store), config.capital), marks, capital_flows(store))
 
 
 def _recorded_capital(store: Store, run: str = "") -> list[tuple[str, Decimal]]:

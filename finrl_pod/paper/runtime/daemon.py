@@ -8,6 +8,7 @@ unwritable journal and unexpected errors end it, with own orders cancelled.
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -27,7 +28,7 @@ from finrl_pod.paper.domain.clocks import BrokerTime
 from finrl_pod.paper.domain.order_state import OrderState
 from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from finrl_pod.paper.domain.records import SUMMARY, Session
-from finrl_pod.paper.domain.schedule import TradingCycle, calendar_of
+from finrl_pod.paper.domain.schedule import Calendar, TradingCycle, calendar_of
 from finrl_pod.paper.execution.account_trader import AccountTrader
 from finrl_pod.paper.execution.order_manager import Alert, OrderManager
 from finrl_pod.paper.execution.reconcile import MISMATCH_ENTRY, Reconciler
@@ -360,6 +361,7 @@ class Daemon:
         drift = self._time.set(broker_now, before).total_seconds()
         now = self._time.now()
         self._calendar.query(self._c.broker, (now - CALENDAR_PAST).date(), now)
+        record_calendar(self._c.ledger.store, self._calendar, now)
         self._clock_checked = now
         if abs(drift) <= MAX_CLOCK_DRIFT:
             self._alerted_drift = 0.0
@@ -437,3 +439,11 @@ def record_settings(store: Store, config: PaperConfig, now: datetime) -> None:
     last = store.last(schema.settings)
     if last is None or last.content != content:
         store.add(schema.settings, now, content=content)
+
+
+def record_calendar(store: Store, calendar: Calendar, now: datetime) -> None:
+    """Write the sessions that the broker reports otherwise than the library to the journal if they have changed."""
+    changes = json.dumps(calendar.reported_changes(), sort_keys=True)
+    last = store.last(schema.cursors, schema.cursors.c.name == "calendar")
+    if changes != ("{}" if last is None else last.value):
+        store.add(schema.cursors, now, name="calendar", value=changes)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pandas as pd
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.paper.domain.flows import flow_adjusted
+from finrl_pod.paper.domain.flows import capital_changes, flow_adjusted, recorded_capital, starting_capital
 from finrl_pod.paper.domain.records import SUMMARY
+from finrl_pod.paper.domain.schedule import Calendar, calendar_of
 from finrl_pod.paper.journal.reader import file_signature, read_journal
 from finrl_pod.paper.settings import PaperConfig, unpack
 
@@ -25,10 +26,10 @@ _LAST_WEIGHTS = """
 SELECT run, weights FROM decisions
 WHERE id IN (SELECT max(id) FROM decisions WHERE weights IS NOT NULL GROUP BY run) ORDER BY id
 """
-_CAPITAL = (
-    "SELECT at, equity FROM equity ORDER BY id",
-    "SELECT at, cash FROM corporate_actions WHERE kind = 'transfer'",
-)
+_MARKS = "SELECT at, equity FROM equity ORDER BY id"
+_TRANSFERS = "SELECT at, cash FROM corporate_actions WHERE kind = 'transfer'"
+_CALENDAR = "SELECT value FROM cursors WHERE name = 'calendar' ORDER BY id DESC LIMIT 1"
+_SETTINGS = "SELECT at, content FROM settings ORDER BY id"
 _TABLES = {
     # One row for each strategy that an action concerns.
     "actions": """
@@ -89,16 +90,18 @@ _NUMERIC_COLUMNS = {
     *("value", "own_change", "unpaid"),
 }
 _TIME_COLUMNS = {"at", "time", "answered", "deadline"}
+_DAMAGE = (pd.errors.DatabaseError, ValueError, TypeError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True, eq=False)
 class Journal:
     """The contents of a journal. Money in dollars and shares are float64, times are UTC, sessions are ISO dates.
 
-    account: id at the broker. config: last settings of the daemon, None if not recorded. equity: one row for each
-    session with `recorded` (as written), `flow` (deposits less withdrawals since the row before) and `equity`, scaled
-    by later flows so that they are no returns. allocated: capital in the config, the first equity if it is not
-    recorded. capital: the same, scaled like the equity. cash: now. closes: last known price by symbol. priced: session
+    account: id at the broker. config: last settings of the daemon, None if not recorded. calendar: sessions, as the
+    broker reported them. equity: one row for each session with `recorded` (as written), `flow` (deposits, withdrawals
+    and changes of the capital since the row before) and `equity`, scaled by later flows so that they are no returns.
+    allocated: capital in the config, the first equity if it is not recorded. capital: capital at the start, scaled like
+    the equity. cash: now. closes: last known price by symbol. priced: session
     of the newest close, empty without one. weights: target weights of the last decision of each strategy, by symbol.
     external: shares that the strategies do not own. price_reads: the last read of market data. benchmark: session,
     growth (of equal weights of the symbols, without dividends). Frames with a column `run` also have `strategy`, its
@@ -108,6 +111,7 @@ class Journal:
     path: Path
     account: str
     config: PaperConfig | None
+    calendar: Calendar
     equity: pd.DataFrame
     decisions: pd.DataFrame
     fills: pd.DataFrame
@@ -154,15 +158,21 @@ def load(path: Path) -> Journal:
 
 @lru_cache(maxsize=CACHED_JOURNALS)
 def _load(path: Path, _: object) -> Journal:
-    return read_journal(path, lambda connection: _read_tables(path, connection))
+    def read(connection: sqlite3.Connection) -> Journal:
+        try:
+            return _read_tables(path, connection)
+        except _DAMAGE as error:  # `read_journal` handles errors of SQLite
+            raise sqlite3.DatabaseError(str(error.__cause__ or error)) from error
+
+    return read_journal(path, read)
 
 
 def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:
-    try:
-        frames = {name: _with_types(pd.read_sql_query(query, connection)) for name, query in _TABLES.items()}
-    except (pd.errors.DatabaseError, ValueError, TypeError) as error:  # `read` handles errors of SQLite
-        raise sqlite3.DatabaseError(str(error.__cause__ or error)) from error
-    config = _config(_scalar(connection, "SELECT content FROM settings ORDER BY id DESC LIMIT 1"))
+    frames = {name: _with_types(pd.read_sql_query(query, connection)) for name, query in _TABLES.items()}
+    settings = connection.execute(_SETTINGS).fetchall()
+    config = _config(settings[-1][1]) if settings else None
+    calendar = Calendar() if config is None else calendar_of(config)
+    calendar.change(json.loads(_scalar(connection, _CALENDAR) or "{}"))
     account = _scalar(connection, "SELECT value FROM facts WHERE name = 'account'")
     for frame in frames.values():
         if "run" in frame.columns:
@@ -170,9 +180,12 @@ def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:
     equity = frames["equity"]
     equity["recorded"] = equity.equity
     flow_by_session = [0.0] * len(equity)
-    capital = allocated = config.capital if config else float(equity.equity.iloc[0]) if len(equity) else 0.0
+    allocated = config.capital if config else float(equity.equity.iloc[0]) if len(equity) else 0.0
+    capitals = recorded_capital(settings)
+    capital = starting_capital(capitals, allocated)
     if len(equity):
-        marks, flows = ([(at, Decimal(x)) for at, x in connection.execute(query)] for query in _CAPITAL)
+        marks, transfers = ([(at, Decimal(x)) for at, x in connection.execute(query)] for query in (_MARKS, _TRANSFERS))
+        flows = [*transfers, *capital_changes(capitals)]
         times = [at for at, _ in marks]
         for at, amount in flows:
             if (row := bisect_left(times, at)) < len(times):
@@ -187,6 +200,7 @@ def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:
         capital=capital,
         cash=allocated + _cash_flow(frames["fills"], frames["actions"]),
         config=config,
+        calendar=calendar,
         closes=dict(zip(closes.symbol, closes.price, strict=True)),  # the last one of each symbol
         priced=str(closes.session.max()) if len(closes) else "",
         weights={strategy_name(config, run): json.loads(weights) for run, weights in connection.execute(_LAST_WEIGHTS)},
@@ -222,8 +236,8 @@ def _scalar(connection: sqlite3.Connection, query: str) -> str | None:
     return None if row is None else row[0]
 
 
-def _config(content: str | None) -> PaperConfig | None:
+def _config(content: str) -> PaperConfig | None:
     try:
-        return None if content is None else unpack(content)
+        return unpack(content)
     except ConfigError:  # written by another version; the page omits what depends on it
         return None

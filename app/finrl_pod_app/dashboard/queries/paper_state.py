@@ -14,6 +14,7 @@ import psutil
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
+from finrl_pod.paper.domain.schedule import Calendar
 from finrl_pod_app.dashboard.queries.paper_account import positions
 from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
 from finrl_pod_app.dashboard.theme import age, exchange_time
@@ -81,7 +82,7 @@ def price_status(journal: Journal, now: datetime) -> StatusBadge:
     closes = f"closes of {journal.priced} from {feed}"
     if is_simulated(journal):
         return StatusBadge("prices", "unknown", "Prices: simulated", f"{closes}, simulated clock")
-    missing_sessions = sessions_behind(journal.priced, now)
+    missing_sessions = sessions_behind(journal.calendar, journal.priced, now)
     if missing_sessions <= 0:
         return StatusBadge("prices", "good", "Prices: current", closes)
     # Between the close and the next decision the daemon is always one session behind.
@@ -90,14 +91,12 @@ def price_status(journal: Journal, now: datetime) -> StatusBadge:
     return StatusBadge("prices", level, label, detail)  # type: ignore[arg-type]
 
 
-def sessions_behind(bar: str, now: datetime) -> int:
-    """Number of complete exchange sessions after `bar` (an ISO date)."""
-    from finrl_pod.paper.domain.schedule import Calendar
-
+def sessions_behind(calendar: Calendar, bar: str, now: datetime) -> int:
+    """Number of complete sessions after `bar` (an ISO date)."""
     day = datetime.fromisoformat(bar).date()
     if (now.date() - day).days > 10 * 366:
         return len(pd.bdate_range(day, now.date())) - 1  # approximate: the calendar covers decades only
-    return sum(1 for s in Calendar().sessions(day + timedelta(days=1), now.date()) if s.close <= now)
+    return sum(1 for s in calendar.sessions(day + timedelta(days=1), now.date()) if s.close <= now)
 
 
 def is_simulated(journal: Journal) -> bool:
