@@ -35,7 +35,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import Floats, Positions, Tensor, Times, Window
 from finrl_pod_strategies.base_portfolios import base_at, base_lookback
-from finrl_pod_strategies.score_parts import ScoredDecision, ScoreParts
+from finrl_pod_strategies.score_parts import ScoredDecision
 
 LARGEST_SCORE = 20.0  # its tanh is 1
 MIN_LOOKBACK = 12  # bars: virtual holdings drift over gaps of up to ten bars between two calls
@@ -256,7 +256,7 @@ class DecisionRecorder:
         self.feature_names = inner.feature_names
         self.lookback: int | None = getattr(inner, "lookback", None)
         self._tilts: list[DesiredTilt] = []
-        self.monthly_parts: list[ScoreParts] = []  # of the first decision of each month
+        self.monthly_decisions: list[ScoredDecision] = []  # the first one of each month
         self.last_decision: ScoredDecision | None = None
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
@@ -268,7 +268,7 @@ class DecisionRecorder:
         decision = self.inner.scored_decision
         if decision is not None and decision.time == window.times[-1]:
             if self.last_decision is None or not _same_month(self.last_decision, decision):
-                self.monthly_parts.append(decision.parts())
+                self.monthly_decisions.append(decision)
             self.last_decision = decision
         return weights
 

@@ -3,7 +3,8 @@
 A score is what the agent decides from, one number for each asset: under a mandate the score that tilts its base weight,
 else the score before the softmax, the weight, the number of shares, or the asset of the choice. The score of an
 ensemble is the mean of the scores of its members, each counting with its ensemble weight. Members decide one by one and
-their weights are averaged, not their scores: the target weight is close to the weight of the mean score, not equal.
+their weights are averaged (or voted on), not their scores: the target weight is close to the weight of the mean score,
+not equal.
 """
 
 from __future__ import annotations

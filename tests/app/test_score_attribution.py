@@ -122,7 +122,7 @@ def test_shares_are_of_the_desired_active_weights(recorded: tuple[DecisionRecord
     found = score_attribution(recorder, result)
     assert found is not None
     shares = {feature.name: feature.share for feature in found.features}
-    expected = _shares(recorder.monthly_parts)
+    expected = _shares([decision.parts() for decision in recorder.monthly_decisions])
     assert [shares["return_5"], shares["return_21"]] == pytest.approx(expected.tolist(), abs=0.005)
     assert sum(shares.values()) == pytest.approx(1.0)
     assert {feature.name: feature.prefers for feature in found.features} == {"return_21": "low", "return_5": "high"}

@@ -104,7 +104,7 @@ def test_recorder_has_the_first_decision_of_each_month_and_the_last_one() -> Non
     backtest(recorder, source, MarketPeriod(market, 300, 380, ExecutionRules(), 1e6))
     months = source.times[300:380].astype("datetime64[M]")
     firsts = source.times[300:380][np.r_[True, months[1:] != months[:-1]]]
-    assert [decision.time for decision in recorder.monthly_parts] == list(firsts)
+    assert [decision.time for decision in recorder.monthly_decisions] == list(firsts)
     assert recorder.last_decision is not None
     assert recorder.last_decision.time == source.times[379]
     last = np.nan_to_num(market.raw_features[379, :, 0].double().numpy())

@@ -32,7 +32,7 @@ def score_attribution(recorder: DecisionRecorder, result: BacktestResult) -> Sco
     weights are the desired ones over the base, before limits and slow trading; without a mandate the score less its
     mean over the assets.
     """
-    decisions = recorder.monthly_parts
+    decisions = [decision.parts() for decision in recorder.monthly_decisions]
     has_mandate = recorder.inner.account is not None
     tilts = recorder.desired_tilts(result.times, len(result.symbols)).weights
     active_weights = [
