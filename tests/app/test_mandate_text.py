@@ -16,6 +16,7 @@ from finrl_pod_app.report.mandate_text import (
 )
 from finrl_pod_app.report.records import Added, Comparison, MandateUsage, RunReport, make_report
 
+from finrl_pod.settings.run import MandateConfig
 from tests.app.report_data import page_of, synthetic_document, synthetic_results
 
 
@@ -67,11 +68,11 @@ def test_a_champion_is_compared_with_its_base() -> None:
 
 
 def test_settings_name_limits_that_are_off() -> None:
-    settings = mandate_settings(mandate("inverse_volatility"))
+    settings = mandate_settings(MandateConfig("inverse_volatility", volatility_target=0.2))
     assert settings["base"] == "inverse volatility"
     assert settings["max turnover"] == "off"
     assert settings["volatility target"] == "0.2"
-    assert mandate_settings(mandate("none")) == {"base": "none: weights are unconstrained"}
+    assert mandate_settings(MandateConfig("none")) == {"base": "none: weights are unconstrained"}
 
 
 def test_rows_format_every_measure() -> None:
@@ -112,6 +113,6 @@ def test_page_shows_the_tables() -> None:
     assert "Transfer coefficient" in body
     active = page.split("<h2>Active return</h2>")[1].split("</section>")[0]
     assert active.count("<table>") == 1
-    assert active.count('id="chart-active"') == 1
+    assert page.count('id="chart-active"') == 1
     assert "stationary bootstrap" in active
     assert "<dt>tilt</dt><dd>0.5</dd>" in body

@@ -88,7 +88,7 @@ def test_report_is_complete(out: Path) -> None:
     assert document["verdict"].keys() == {"promoted", "reasons", "rules", "trials", "looks", "edge", "statistics"}
     assert document["timing"].keys() == {"samples", "train_seconds", "samples_per_second", "total_seconds"}
     assert document["timing"]["samples"] == 3 * 3 * 128
-    assert document["mandate"] == dataclasses.asdict(config.mandate)
+    assert document["mandate"] == {**dataclasses.asdict(config.mandate), "groups": []}
     sharpes = {name: metrics["sharpe"] for name, metrics in document["test"]["strategies"].items()}
     added, edge = document["added"], document["verdict"]["edge"]
     assert added["value"] == pytest.approx(sharpes["champion"] - sharpes["mandate_at_tilt_zero"], abs=1e-9)

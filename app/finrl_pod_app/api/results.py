@@ -234,8 +234,8 @@ class TournamentResult(Document):
             title = f"Tournament on {self.document['environment']}"
             return figures.scores_figure(self._scores(), None, title, "mean return of an episode")
         title = f"Validation scores of {'the leaderboard' if self.folder is None else 'all agents'}"
-        mandate = self.report.mandate or {}
-        name = "equal_weight" if mandate.get("base", "none") == "none" else "mandate_at_tilt_zero"
+        mandate = self.report.mandate
+        name = "equal_weight" if mandate is None or mandate.base == "none" else "mandate_at_tilt_zero"
         base = None if self.report.base_score is None else (display_name(name), self.report.base_score)
         return figures.scores_figure(self._scores(), base, title, "validation Sharpe ratio")
 

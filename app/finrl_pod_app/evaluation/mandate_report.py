@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -69,10 +69,8 @@ def mandate_parts(
         if test is None
         else active_management.active_band(test.champion.equity, test.tilt_zero.equity, config.seed)
     )
-    groups = "; ".join(f"{group.name}: {', '.join(group.symbols)}" for group in config.mandate.groups)
-    texts = {"group_neutral": str(config.mandate.group_neutral).lower(), "groups": groups or "none"}
     return {
-        "mandate": {**asdict(config.mandate), **texts},
+        "mandate": config.mandate,
         "added": added_value(results[CHAMPION], reference, config.seed),
         "active_attribution": attribution_of(results[CHAMPION], reference, panel, config.seed),
         "mandate_usage": {name: usage(period) for name, period in periods.items() if period is not None} or None,

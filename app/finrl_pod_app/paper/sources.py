@@ -157,7 +157,10 @@ class RegistryChampion:
 
 def _with_table_warning(loaded_strategy: LoadedStrategy) -> LoadedStrategy:
     """The strategy with a warning if files of its tables are missing now."""
-    return dataclasses.replace(loaded_strategy, warning=missing_tables(loaded_strategy.strategy))
+    warning = missing_tables(loaded_strategy.strategy)
+    return (
+        loaded_strategy if warning == loaded_strategy.warning else dataclasses.replace(loaded_strategy, warning=warning)
+    )
 
 
 @contextlib.contextmanager

@@ -85,7 +85,7 @@ def question(report: RunReport) -> str:
         return tested
     base = display_name(report.base)
     if report.base == SLOW_BASE and report.mandate:
-        base = f"{display_name(str(report.mandate['base']))}, traded as slowly as the agents trade"
+        base = f"{display_name(str(report.mandate.base))}, traded as slowly as the agents trade"
     return (
         f"{tested} Its base, what it would hold without an opinion of its own, is {base}. The question: did {subject} "
         "earn more than its base after costs, and is the difference more than luck?"

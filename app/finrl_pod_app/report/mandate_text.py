@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -11,6 +12,7 @@ from finrl_pod_app.report.columns import MISSING, display_name, in_sentence, num
 
 if TYPE_CHECKING:
     from finrl_pod.promotion.verdict import Estimate
+    from finrl_pod.settings.run import MandateConfig
     from finrl_pod_app.report.records import ActiveReturn, Added, Comparison, MandateUsage, RungPeriod, RunReport
 
 PERIODS = ("validation", "test")
@@ -103,14 +105,16 @@ def _mean_return(strategy: str, comparison: ActiveReturn, active: Estimate) -> s
     )
 
 
-def mandate_settings(mandate: Mapping[str, str | float | int]) -> dict[str, str]:
+def mandate_settings(mandate: MandateConfig) -> dict[str, str]:
     """Settings of a mandate by display name; disabled limits are "off"."""
-    if mandate["base"] == "none":
+    if mandate.base == "none":
         return {"base": "none: weights are unconstrained"}
-    settings = {"base": mandate["base"], **mandate}
-    settings |= {name: "off" for name in OFF_AT_ZERO if settings.get(name) == 0}
-    if isinstance(every := settings.get("decide_every"), int):
+    settings = {field.name: getattr(mandate, field.name) for field in dataclasses.fields(mandate)}
+    settings |= {name: "off" for name in OFF_AT_ZERO if settings[name] == 0}
+    if isinstance(every := mandate.decide_every, int):
         settings["decide_every"] = f"{every} bar{'s' * (every != 1)}"
+    settings["group_neutral"] = "yes" if mandate.group_neutral else "no"
+    settings["groups"] = "; ".join(f"{g.name}: {', '.join(g.symbols)}" for g in mandate.groups) or "none"
     return {display_name(name): display_name(str(value)) for name, value in settings.items()}
 
 

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, to_plain
 from finrl_pod.promotion.verdict import Estimate, Metrics, Number, Part, PartialEstimate, Verdict, significance_per_look
-from finrl_pod.settings.run import GateConfig
+from finrl_pod.settings.run import GateConfig, MandateConfig
 from finrl_pod_app.report.columns import CHAMPION
 
 VERSION: Literal[1] = 1
@@ -449,7 +449,7 @@ class RunReport(Part):
     attribution: Attribution | None = None
     capacity: Capacity | None = None
     comparison: Comparison | None = None
-    mandate: Mapping[str, str | float | int] | None = None
+    mandate: MandateConfig | None = None
     added: Added | None = None
     active_attribution: ActiveAttribution | None = None
     active_weights: ActiveWeights | None = None
