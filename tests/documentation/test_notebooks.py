@@ -45,6 +45,11 @@ def test_five_notebooks_are_listed() -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_draw_a_figure(notebook: Path) -> None:
+    assert any(".plot(" in cell for cell in code_of(notebook))
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_hold_no_outputs(notebook: Path) -> None:
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         assert not cell.get("outputs")
