@@ -85,7 +85,12 @@ button[data-selected="true"] p { font-weight: 600; }
 [data-stale="true"] { opacity: 1 !important; transition: none !important; }
 @media (min-width: 768px) { [data-testid="stMainBlockContainer"] { padding-left: 3rem; padding-right: 3rem; } }
 [data-testid="stTable"] td:last-child, [data-testid="stTable"] td:last-child * { overflow-wrap: anywhere; }
-[data-testid="stMetricLabel"] * { white-space: normal; overflow: visible; text-overflow: clip; }
+[data-testid="stMetricLabel"] * { white-space: normal !important; overflow: visible !important; }
+.static-table { overflow-x: auto; font-variant-numeric: tabular-nums; }
+.static-table table { border-collapse: collapse; min-width: 100%%; }
+.static-table :is(th, td) { padding: 6px 10px; border-bottom: 1px solid rgba(128, 128, 128, 0.3); text-align: right; }
+.static-table th { font-weight: 400; }
+.static-table :is(th, td):first-child { text-align: left; }
 .st-key-key-figures { display: grid; grid-template-columns: repeat(7, minmax(0, 1fr)); }
 @media (max-width: 1500px) { .st-key-key-figures { grid-template-columns: repeat(4, minmax(0, 1fr)); } }
 @media (max-width: 640px) { .st-key-key-figures { grid-template-columns: repeat(2, minmax(0, 1fr)); } }

@@ -30,8 +30,8 @@ from finrl_pod_app.dashboard.pages.widgets import (
     show_errors,
     show_figure,
     show_metrics,
+    show_static_table,
     show_table,
-    show_text_table,
 )
 from finrl_pod_app.dashboard.queries import comparison, runs
 from finrl_pod_app.dashboard.queries.comparison import SLOW_STRATEGIES, STRATEGIES, Curve
@@ -338,9 +338,9 @@ def _show_intervals(curves: Mapping[str, Curve]) -> None:
     metrics = [METRIC_BY_NAME[name] for name in ("sharpe", "annual_return", "max_drawdown")]
     rows = [
         {
-            "strategy": display_name(str(row["strategy"])),
+            "Strategy": display_name(str(row["strategy"])),
             **{
-                metric.name: "{} ({} to {})".format(
+                metric.label: "{} ({} to {})".format(
                     *(metric_text(metric, row[f"{metric.name}_{end}"]) for end in ("value", "low", "high"))
                 )
                 for metric in metrics
@@ -349,8 +349,7 @@ def _show_intervals(curves: Mapping[str, Curve]) -> None:
         for row in comparison.intervals_table(curves, seed=0).to_dict("records")
     ]
     if rows:
-        headings = {"strategy": "Strategy", **{metric.name: metric.label for metric in metrics}}
-        show_text_table(pd.DataFrame(rows), headings, alt="Bootstrap confidence intervals of each strategy.")
+        show_static_table(pd.DataFrame(rows), alt="Bootstrap confidence intervals of each strategy.")
 
 
 def _show_trades(decisions: Mapping[str, DecisionTable], cost: float) -> None:

@@ -112,15 +112,29 @@ def show_metrics(table: pd.DataFrame, metrics: Sequence[Metric], *, alt: str) ->
     table: column strategy, and one for each of the metrics that it has.
     """
     metrics = [metric for metric in metrics if metric.name in table.columns]
-    cells = {"strategy": [display_name(name) for name in table["strategy"]]}
-    cells |= {metric.name: [format_metric(metric, value) for value in table[metric.name]] for metric in metrics}
-    headings = {
-        metric.name: f"{metric.label}, {unit}" if (unit := metric.unit.heading) else metric.label for metric in metrics
-    }
-    show_text_table(pd.DataFrame(cells), {"strategy": "Strategy", **headings}, alt=alt)
+    cells = {"Strategy": [display_name(name) for name in table["strategy"]]}
+    for metric in metrics:
+        heading = f"{metric.label}, {metric.unit.heading}" if metric.unit.heading else metric.label
+        cells[heading] = [format_metric(metric, value) for value in table[metric.name]]
+    show_static_table(pd.DataFrame(cells), alt=alt)
     with st.expander("Definitions"):
         lines = [f"- **{metric.label}**: {theme.escape_markdown(metric.explanation)}." for metric in metrics]
         st.markdown("\n".join(lines))
+
+
+def show_static_table(cells: pd.DataFrame, *, alt: str) -> None:
+    """Draw a table of texts that does not sort, headed by its first column; it scrolls on narrow pages."""
+    heads = "".join(f'<th scope="col">{theme.escape_html(head)}</th>' for head in cells.columns)
+    rows = "".join(
+        f'<tr><th scope="row">{theme.escape_html(first)}</th>'
+        f"{''.join(f'<td>{theme.escape_html(cell)}</td>' for cell in others)}</tr>"
+        for first, *others in cells.itertuples(index=False)
+    )
+    # A region that scrolls must be reachable by keyboard.
+    st.html(
+        f'<div class="static-table" tabindex="0" role="region" aria-label="{theme.escape_html(alt)}"><table><thead>'
+        f"<tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
 
 
 @contextmanager
