@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -177,12 +178,8 @@ def compute(panel: Panel, names: Iterable[str]) -> Floats:
 def compute_one(panel: Panel, feature: Feature) -> Floats:
     """Compute a feature: [T, N] float64, NaN where undefined or not tradable. Raises FeatureError as `compute` does."""
     bars, assets = panel.close.shape
-    # Arrays that cannot be written to: a feature that changes prices would change the market.
-    arrays = {name: getattr(panel, name).view() for name in ("times", "tradable", *panel.columns)}
-    for array in arrays.values():
-        array.flags.writeable = False
     try:
-        values = np.asarray(feature.function(dataclasses.replace(panel, **arrays)), dtype=np.float64)
+        values = np.asarray(feature.function(_read_only(panel)), dtype=np.float64)
     except (TypeError, ValueError) as error:
         message = f"feature {unpinned(feature.name)!r} must return numbers: {error}{_read_only_hint(error)}"
         raise FeatureError(message) from None
@@ -194,6 +191,22 @@ def compute_one(panel: Panel, feature: Feature) -> Floats:
     result = np.full((bars, assets), np.nan)
     np.copyto(result, values, where=panel.tradable & np.isfinite(values))
     return result
+
+
+_read_only_panels: WeakKeyDictionary[Panel, Panel] = WeakKeyDictionary()
+
+
+def _read_only(panel: Panel) -> Panel:
+    """The panel with arrays that cannot be written to: a feature that changes prices would change the market.
+
+    The same object for all features of a panel, so that they share what they compute.
+    """
+    if panel not in _read_only_panels:
+        arrays = {name: getattr(panel, name).view() for name in ("times", "tradable", *panel.columns)}
+        for array in arrays.values():
+            array.flags.writeable = False
+        _read_only_panels[panel] = dataclasses.replace(panel, **arrays)
+    return _read_only_panels[panel]
 
 
 def _read_only_hint(error: Exception) -> str:

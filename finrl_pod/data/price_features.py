@@ -7,7 +7,9 @@ volatilities per bar (not annualised), and windows count the bars of a series, s
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -16,10 +18,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from finrl_pod.data.blocks import over_columns, over_rows
 from finrl_pod.errors import FeatureError, SetupError
+from finrl_pod.tables import stored
 from finrl_pod.types import Bools, Floats, Panel, Tensor
 
 # A cross-sectional spread below this fraction of the largest value is rounding error.
 _RELATIVE_SPREAD = 1e-12
+# A variance below this fraction of the mean square is rounding error: the values are equal.
+RELATIVE_VARIANCE = 1e-13
 # A residual variance below this fraction of the variance of a ticker is rounding error: the ticker is the market.
 _RELATIVE_RESIDUAL = 1e-10
 
@@ -28,9 +33,10 @@ def over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Float
     """Apply `function` to valid rows of each column as if they were consecutive: windows skip gaps.
 
     valid: [T, N] bool. columns: [T, N] float64 each. function: receives the columns with valid rows moved to the top,
-    [T, N] with NaN below, and returns [T, N]. Returns [T, N], NaN where `valid` is False. Row i of a moved column is
-    the i-th bar of the ticker regardless of later ones, so causal functions stay causal. It computes each column by
-    itself and is called with a few columns at a time, so that its temporary arrays stay small on long tables.
+    [T, N] with NaN below, and returns [T, N] or [T, N, K]. Returns its shape, NaN where `valid` is False. Row i of a
+    moved column is the i-th bar of the ticker regardless of later ones, so causal functions stay causal. It computes
+    each column by itself and is called with a few columns at a time, so that its temporary arrays stay small on long
+    tables.
     """
 
     def of_block(valid: Bools, *columns: Floats) -> Floats:
@@ -39,8 +45,9 @@ def over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Float
         order = np.argsort(~valid, axis=0, kind="stable")
         top_valid = np.take_along_axis(valid, order, axis=0)
         top_rows = (np.where(top_valid, np.take_along_axis(column, order, axis=0), np.nan) for column in columns)
-        result = np.full(valid.shape, np.nan)
-        np.put_along_axis(result, order, function(*top_rows), axis=0)
+        values = function(*top_rows)
+        result = np.full(values.shape, np.nan)
+        np.put_along_axis(result, order.reshape(*order.shape, *(1,) * (values.ndim - 2)), values, axis=0)
         result[~valid] = np.nan
         return result
 
@@ -84,8 +91,29 @@ def trend(panel: Panel, bars: int) -> Floats:
 
 def rolling(values: Floats, bars: int, statistic: Literal["mean", "std", "max", "sum"]) -> Floats:
     """Statistic over the last `bars` rows of [T, N]; NaN until all of them are defined. std divides by n - 1."""
-    result: Floats = getattr(pd.DataFrame(values).rolling(bars), statistic)().to_numpy()
-    return result
+    if statistic == "max":
+        return _over_windows(np.maximum, values, bars)
+    if statistic == "std":
+        return np.sqrt(_variance(values, bars) * bars / (bars - 1))
+    total = _over_windows(np.add, values, bars)
+    return total / bars if statistic == "mean" else total
+
+
+def _over_windows(combine: np.ufunc, values: Floats, bars: int) -> Floats:
+    """An associative operation over the last `bars` rows of [T, N], for all columns at once; NaN like its inputs.
+
+    A window is the end of one block of `bars` rows and the start of the next (van Herk 1992). Nothing is subtracted, so
+    that a value depends on no row before its window.
+    """
+    count, columns = values.shape
+    blocks = np.full((-(-count // bars), bars, columns), np.nan)
+    blocks.reshape(-1, columns)[:count] = values
+    starts = combine.accumulate(blocks, axis=1)
+    ends = combine.accumulate(blocks[:, ::-1], axis=1)[:, ::-1]
+    result = np.full_like(blocks, np.nan)
+    result[:, -1] = starts[:, -1]
+    combine(ends[:-1, 1:], starts[1:, :-1], out=result[1:, :-1])
+    return result.reshape(-1, columns)[:count]
 
 
 def zscore(values: Floats) -> Floats:
@@ -161,8 +189,16 @@ def index_volatility(panel: Panel, bars: int) -> Floats:
 
 
 def market_log_returns(panel: Panel) -> Floats:
-    """[T, 1] log of 1 + the mean simple return of the tickers that have one; NaN where none has."""
+    """[T, 1] log of 1 + the mean simple return of the tickers that have one; NaN where none has.
 
+    Computed once for a panel object.
+    """
+    if panel not in _market_returns:
+        _market_returns[panel] = _computed_market_returns(panel)
+    return _market_returns[panel]
+
+
+def _computed_market_returns(panel: Panel) -> Floats:
     def of_rows(returns: Floats) -> Floats:
         return np.log1p(_mean(np.expm1(returns), np.isfinite(returns)))
 
@@ -198,12 +234,17 @@ class _Fit(NamedTuple):
     residual_std: Floats
 
 
+# What several features of a panel object share. It is computed once, and goes with the object.
+_market_returns: WeakKeyDictionary[Panel, Floats] = WeakKeyDictionary()
+_market_models: WeakKeyDictionary[Panel, dict[int, _Fit]] = WeakKeyDictionary()
+
+
 def beta(panel: Panel, bars: int) -> Floats:
     """Least-squares slope of the last `bars` returns on the market returns, as in Fama and MacBeth (1973).
 
     NaN where the market did not move.
     """
-    return _over_own_bars(panel, lambda price, market: _fit(price, market, bars).beta)
+    return market_model(panel, bars).beta
 
 
 def idiosyncratic_volatility(panel: Panel, bars: int) -> Floats:
@@ -211,7 +252,7 @@ def idiosyncratic_volatility(panel: Panel, bars: int) -> Floats:
 
     Ang, Hodrick, Xing and Zhang (2006), with the market model instead of three factors.
     """
-    return _over_own_bars(panel, lambda price, market: _fit(price, market, bars).residual_std)
+    return market_model(panel, bars).residual_std
 
 
 def residual_momentum(panel: Panel, first: int, last: int) -> Floats:
@@ -222,23 +263,36 @@ def residual_momentum(panel: Panel, first: int, last: int) -> Floats:
     add up to zero over its window. 0 where the ticker is the market.
     """
 
-    def momentum_of(price: Floats, market: Floats) -> Floats:
-        fit = _fit(price, market, first)
-        excess = (lag(price, last) - lag(price, first)) - fit.beta * (lag(market, last) - lag(market, first))
+    def momentum_of(price: Floats, market: Floats, beta: Floats, residual_std: Floats) -> Floats:
+        excess = (lag(price, last) - lag(price, first)) - beta * (lag(market, last) - lag(market, first))
         zero = np.where(np.isfinite(excess), 0.0, np.nan)
-        return np.divide(excess, fit.residual_std, out=zero, where=fit.residual_std > 0)
+        return np.divide(excess, residual_std, out=zero, where=residual_std > 0)
 
-    return _over_own_bars(panel, momentum_of)
+    return over_own_bars(momentum_of, panel.tradable, *_log_levels(panel), *market_model(panel, first))
 
 
-def _over_own_bars(panel: Panel, function: Callable[[Floats, Floats], Floats]) -> Floats:
-    """Apply a function of log closes and of the log level of the market, [T, N] each, to the bars of every ticker."""
+def market_model(panel: Panel, bars: int) -> _Fit:
+    """The fit of every ticker, computed once for a panel object."""
+    models = _market_models.setdefault(panel, {})
+    if bars not in models:
+        fits = over_own_bars(partial(_fit, bars=bars), panel.tradable, *_log_levels(panel))
+        models[bars] = _Fit(stored(fits[..., 0]), stored(fits[..., 1]))
+    return models[bars]
+
+
+def _log_levels(panel: Panel) -> tuple[Floats, Floats]:
+    """Log closes and the log level of the market, [T, N] each."""
     level = np.cumsum(np.nan_to_num(market_log_returns(panel)), axis=0)  # [T, 1]
-    return over_own_bars(function, panel.tradable, np.log(panel.close), np.broadcast_to(level, panel.close.shape))
+    return np.log(panel.close), np.broadcast_to(level, panel.close.shape)
 
 
-def _fit(price: Floats, market: Floats, bars: int) -> _Fit:
-    """Fit to the last `bars` differences of log levels [T, N]; NaN until all are defined."""
+def _fit(price: Floats, market: Floats, bars: int) -> Floats:
+    """Beta and residual standard deviation [T, N, 2] of the last `bars` differences of log levels [T, N].
+
+    NaN until all of them are defined.
+    """
+    if not market.strides[1]:  # the same for all tickers
+        market = market[:, :1]
     returns = price - lag(price, 1)
     market_returns = market - lag(market, 1)
     product_of_means = rolling(returns, bars, "mean") * rolling(market_returns, bars, "mean")
@@ -248,13 +302,14 @@ def _fit(price: Floats, market: Floats, bars: int) -> _Fit:
     slope = np.divide(covariance, market_variance, out=np.full_like(covariance, np.nan), where=market_variance > 0)
     residual = variance - slope * covariance
     residual = np.where(residual > _RELATIVE_RESIDUAL * variance, residual, np.where(np.isnan(residual), np.nan, 0.0))
-    return _Fit(slope, np.sqrt(residual * bars / (bars - 2)))
+    return np.stack([slope, np.sqrt(residual * bars / (bars - 2))], -1)
 
 
 def _variance(values: Floats, bars: int) -> Floats:
     """Variance (n) over the last `bars` rows of [T, N]."""
-    result: Floats = pd.DataFrame(values).rolling(bars).var(ddof=0).to_numpy()
-    return result
+    mean_square = rolling(values * values, bars, "mean")
+    variance = mean_square - rolling(values, bars, "mean") ** 2
+    return np.where(variance <= RELATIVE_VARIANCE * mean_square, 0.0, variance)
 
 
 # ---------------------------------------------------------------------- technical indicators

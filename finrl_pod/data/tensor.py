@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from finrl_pod.data.blocks import over_columns, row_blocks
 from finrl_pod.data.features import Feature, check, compute_one
-from finrl_pod.data.price_features import over_own_bars
+from finrl_pod.data.price_features import RELATIVE_VARIANCE, over_own_bars, rolling
 from finrl_pod.data.price_features import turbulence as compute_turbulence
 from finrl_pod.errors import DataError, FeatureError, UndefinedFeatureError
 from finrl_pod.memory import release_mapped_pages
@@ -340,13 +340,22 @@ def trailing_volatility(close: Floats, tradable: Bools) -> Floats:
     consecutive bars of the ticker: gaps and bars before its start do not count as zero returns. In gaps and after the
     end the last estimate is forward-filled.
     """
-    import pandas as pd
 
-    def rolling(prices: Floats) -> Floats:
-        returns = pd.DataFrame(np.diff(np.log(prices), axis=0, prepend=np.nan))
-        return returns.rolling(VOLATILITY_BARS, min_periods=MIN_VOLATILITY_RETURNS).std(ddof=1).to_numpy()
+    def estimate(prices: Floats) -> Floats:
+        returns = np.diff(np.log(prices), axis=0, prepend=np.full((VOLATILITY_BARS, prices.shape[1]), np.nan))
+        is_known = np.isfinite(returns)
+        known_returns = np.where(is_known, returns, 0.0)
+        count, total, squares = (
+            rolling(values, VOLATILITY_BARS, "sum")[VOLATILITY_BARS - 1 :]
+            for values in (is_known.astype(np.float64), known_returns, known_returns**2)
+        )
+        deviations = squares - total**2 / np.maximum(count, 1)
+        variance = np.where(deviations > RELATIVE_VARIANCE * squares, deviations, 0.0) / np.maximum(count - 1, 1)
+        return np.where(count >= MIN_VOLATILITY_RETURNS, np.sqrt(variance), np.nan)
 
-    estimates: Floats = (
-        pd.DataFrame(over_own_bars(rolling, tradable, close)).ffill().fillna(DEFAULT_VOLATILITY).to_numpy(copy=True)
-    )
-    return estimates
+    estimates = over_own_bars(estimate, tradable, close)
+    return over_columns(_carry_forward_volatility, estimates)
+
+
+def _carry_forward_volatility(estimates: Floats) -> Floats:
+    return _carry_forward(estimates, ~np.isnan(estimates), start=DEFAULT_VOLATILITY)

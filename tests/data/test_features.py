@@ -94,6 +94,35 @@ def test_ticker_features_equal_pandas(name: str) -> None:
         np.testing.assert_allclose(values[:, asset], expected.to_numpy(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("statistic", ["sum", "mean", "std", "max"])
+@pytest.mark.parametrize("bars", [2, 7, 40])
+def test_windows_equal_pandas(statistic: Any, bars: int) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(1e-3, 0.01, (33, 5))
+    values[:2, 1] = values[20, 2] = np.nan
+    values[4:, 3] = 0.001
+    expected = getattr(pd.DataFrame(values).rolling(bars), statistic)().to_numpy()
+    np.testing.assert_allclose(price_features.rolling(values, bars, statistic), expected, rtol=1e-9, atol=1e-15)
+
+
+def test_a_window_depends_on_no_row_before_it() -> None:
+    values = np.random.default_rng(0).normal(size=(50, 2))
+    changed = values.copy()
+    changed[:20] *= 1e9
+    for statistic in ("sum", "std"):
+        before, after = (price_features.rolling(x, 10, statistic) for x in (values, changed))  # type: ignore[arg-type]
+        np.testing.assert_array_equal(before[29:], after[29:])
+
+
+def test_features_of_a_panel_share_the_market_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = []
+    fit = price_features._fit
+    monkeypatch.setattr(price_features, "_fit", lambda *args, **bars: fits.append(bars) or fit(*args, **bars))
+    names = ("beta_252", "idiosyncratic_252", "residual_momentum", "beta_252_rank")
+    features.compute(random_panel(5), names)
+    assert fits == [{"bars": 252}]
+
+
 def ema(values: Floats, bars: int, seed_end: int) -> Floats:
     """Exponential mean seeded with the plain mean of the `bars` values that end at `seed_end`."""
     result = np.full(len(values), np.nan)

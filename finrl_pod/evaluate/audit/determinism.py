@@ -136,8 +136,7 @@ def check_warm_up(
     If fewer than `bars` bars lie before a probed bar, nine tenths of them are used. ignored_names: parts that are not
     deterministic. deployed: the daemon reads `bars` bars, so that what needs more is a failure; a warning otherwise.
     """
-    whole_panel = pipeline.prepare_panel(pipeline.panel)
-    market = pipeline.build(whole_panel)
+    whole_panel, market = pipeline.whole
     worst: dict[str, tuple[float, int]] = {}
     history = bars
     status: Status = "fail" if deployed else "warn"

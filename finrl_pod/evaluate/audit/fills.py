@@ -12,7 +12,7 @@ import torch
 from finrl_pod import random
 from finrl_pod.data.blocks import over_rows
 from finrl_pod.errors import FeatureError
-from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, random_actions
+from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, cut, random_actions
 from finrl_pod.evaluate.backtest import simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.native.device import one_thread
@@ -23,6 +23,7 @@ CHECK = "fills"
 PRICE_TOLERANCE = 1e-6  # relative
 CASH_TOLERANCE = 1e-5  # relative; environments may keep accounts in float32
 SPAN = 250  # bars on which the backtest and the environment are checked
+HISTORY = 50  # bars around them, beside those that features look back
 STEPS = 60  # of the environment
 MIN_REWARDS = 50  # fewer show no correlation
 REWARD_CORRELATION = 0.8  # with the return before the fill, above which a reward is taken from it
@@ -30,11 +31,12 @@ REWARD_CORRELATION = 0.8  # with the return before the fill, above which a rewar
 
 def check_fills(pipeline: Pipeline) -> list[Finding]:
     """Require that fill prices of the market, the backtest and the environment trade at the bar after the decision."""
-    panel = pipeline.prepare_panel(pipeline.panel)
-    market = pipeline.build(panel)
-    findings = [*_check_market(pipeline, panel, market), *_check_backtest(pipeline, panel, market)]
-    del market  # the environment needs another one, built from closes only
-    findings += _check_environment(pipeline, panel)
+    panel, market = pipeline.whole
+    findings = [
+        *_check_market(pipeline, panel, market),
+        *_check_backtest(pipeline, panel, market),
+        *_check_environment(pipeline, panel, market),
+    ]
     if findings:
         return findings
     price = "open" if panel.open is not None else "close"
@@ -105,7 +107,7 @@ def _check_backtest(pipeline: Pipeline, panel: Panel, market: MarketTensor) -> l
 
 
 @one_thread()
-def _check_environment(pipeline: Pipeline, panel: Panel) -> list[Finding]:
+def _check_environment(pipeline: Pipeline, panel: Panel, whole_market: MarketTensor) -> list[Finding]:
     """On closes only, compare equity and reward of every step with the holdings that the environment shows.
 
     A fill at the close of the bar that a step reaches changes the account only by its costs: the equity of the step is
@@ -114,12 +116,14 @@ def _check_environment(pipeline: Pipeline, panel: Panel) -> list[Finding]:
     """
     if pipeline.make_env is None:
         return []
-    closes = dataclasses.replace(panel, open=None)
+    start = max(pipeline.out_of_sample - whole_market.first - HISTORY, 0)
+    stop = min(pipeline.out_of_sample + SPAN + HISTORY, len(panel.times))
+    closes = dataclasses.replace(cut(panel, start, stop), open=None)
     try:
         market = pipeline.build(closes)
     except FeatureError:
         return []  # features need opening prices: fills and marks cannot be separated
-    first = max(pipeline.out_of_sample, market.first)
+    first = max(pipeline.out_of_sample - start, market.first)
     env = pipeline.make_env(market, first, min(first + SPAN, market.steps - 1))
     observation = env.reset(0)
     equity = torch.full((env.members, env.envs), pipeline.cash, dtype=torch.float64)
@@ -135,7 +139,7 @@ def _check_environment(pipeline: Pipeline, panel: Panel) -> list[Finding]:
         gap = torch.where(step.plain, gap, 0.0)
         steps.append(step)
         if (largest := float(gap.max())) > CASH_TOLERANCE:
-            bar = pipeline.bar(int(step.bar.reshape(-1)[int(gap.reshape(-1).argmax())]))
+            bar = pipeline.bar(start + int(step.bar.reshape(-1)[int(gap.reshape(-1).argmax())]))
             message = (
                 f"An account that decided at {bar} changed by {largest:.2%} beyond its costs: the environment did not "
                 "fill at the next close."
@@ -143,11 +147,14 @@ def _check_environment(pipeline: Pipeline, panel: Panel) -> list[Finding]:
             return [Finding(CHECK, "fail", "the environment's fill price", message, bar, largest)]
         equity = torch.where(outcome.terminated | outcome.truncated, pipeline.cash, equity_after)
         observation = outcome.observation
-    return _check_rewards(pipeline, steps)
+    return _check_rewards(pipeline, steps, start)
 
 
-def _check_rewards(pipeline: Pipeline, steps: Sequence[_Step]) -> list[Finding]:
-    """Rewards must follow the growth between two fills rather than that from the observed close to the first fill."""
+def _check_rewards(pipeline: Pipeline, steps: Sequence[_Step], start: int) -> list[Finding]:
+    """Rewards must follow the growth between two fills rather than that from the observed close to the first fill.
+
+    start: bar of the panel at bar 0 of the steps.
+    """
     is_plain = torch.stack([step.plain for step in steps]).numpy()
     reward, growth, early_growth, chosen_growth = (
         np.stack([getattr(step, name).numpy() for step in steps])[is_plain]
@@ -164,7 +171,7 @@ def _check_rewards(pipeline: Pipeline, steps: Sequence[_Step]) -> list[Finding]:
         f"Rewards follow the return from the observed close to the fill (correlation {max(wrong):.3f}) and not that "
         f"after the fill ({right:.3f}): a decision earns a move that it has seen or could not trade."
     )
-    bar = pipeline.bar(int(steps[0].bar.min()))
+    bar = pipeline.bar(start + int(steps[0].bar.min()))
     return [Finding(CHECK, "fail", "the environment's reward", message, bar, max(wrong))]
 
 

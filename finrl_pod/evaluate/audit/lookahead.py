@@ -40,7 +40,7 @@ from finrl_pod.types import Floats, MarketTensor, Panel
 
 CHECK = "look-ahead"
 PROBES = 300  # random bars at which prices and features are probed
-HISTORY, AHEAD = 700, 260  # bars before and after t that a probe computes on
+HISTORY, AHEAD = 700, 260  # bars before t, at most, and after t that a probe computes on
 BLOCK = 128  # probes within so many bars share the computation on unchanged prices
 REPEATS = 3  # computations that must agree before a change is called a look-ahead
 STORE_SEED = 5  # of the prices that custom code loads
@@ -143,16 +143,15 @@ def check_lookahead(
     that are not deterministic. Parts that turn out not to be are reported as a failed determinism check.
     """
     search = _Search(pipeline, set(ignored_names))
-    if pipeline.restart is not None:
-        with replaced_panels(search.notice):
+    with replaced_panels(search.notice):
+        if pipeline.restart is not None:
             pipeline.restart()  # what its code loads on import is loaded again
-    whole_run = PipelineRun(pipeline, pipeline.panel)
-    search.loads_panels |= whole_run.loads_panels
-    tables = table_bars(pipeline.panel, whole_run.market, probes, seed)
-    del whole_run
+        market = pipeline.whole.market
+    tables = table_bars(pipeline.panel, market, probes, seed)
+    history = min(market.first + LEAD_IN, HISTORY)
     while tables:
         end = bisect_left(tables, tables[0] + BLOCK)
-        _probe_tables(search, tables[:end], seed)
+        _probe_tables(search, tables[:end], history, seed)
         tables = tables[end:]
     _probe_state(search)
     decisions = decision_bars(pipeline, min(probes, DECISION_PROBES))
@@ -250,14 +249,17 @@ def _repeated_parts(base: PipelineRun, changed_run: PipelineRun, k: int, stage: 
     return repeated
 
 
-def _probe_tables(search: _Search, block: Sequence[int], seed: int) -> None:
-    """Probe prices, features and market at nearby bars with other prices after each."""
+def _probe_tables(search: _Search, block: Sequence[int], history: int, seed: int) -> None:
+    """Probe prices, features and market at nearby bars with other prices after each.
+
+    history: bars before the first of them, in which its features become defined.
+    """
     panel = search.pipeline.panel
-    start = max(0, block[0] - HISTORY)
+    start = max(0, block[0] - history)
     bars = len(panel.times)
 
     def part(t: int) -> Panel:
-        return cut(panel, start, min(bars, max(t + 1 + AHEAD, start + HISTORY + AHEAD)))
+        return cut(panel, start, min(bars, max(t + 1 + AHEAD, start + history + AHEAD)))
 
     base = _run_on_part(search, part(block[-1]), block[0])
     if base is None:

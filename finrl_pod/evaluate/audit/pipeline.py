@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -57,6 +58,13 @@ def clean(findings: Iterable[Finding]) -> bool:
     return not any(finding.status == "fail" for finding in findings)
 
 
+class WholeBuild(NamedTuple):
+    """Prepared prices and market of all bars of a pipeline."""
+
+    panel: Panel
+    market: MarketTensor
+
+
 @dataclass(frozen=True, eq=False)
 class Pipeline:
     """How prices become decisions.
@@ -97,6 +105,12 @@ class Pipeline:
                 "bars"
             )
         return prices
+
+    @cached_property
+    def whole(self) -> WholeBuild:
+        """The build of the unchanged panel, once for all checks that only read it."""
+        panel = self.prepare_panel(self.panel)
+        return WholeBuild(panel, self.build(panel))
 
     def bar(self, t: int) -> str:
         """Time of a bar of the panel, as messages show it."""
