@@ -41,6 +41,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "population": Benchmark("speed.market_rates:population_rows", "samples/s of many members over one", device="auto"),
     "sac": Benchmark("speed.sac:sac_rows", "updates/s of soft actor-critic and of Stable-Baselines3", device="auto"),
     "backtest": Benchmark("speed.backtest:backtest_rows", "backtests/s of many variations, and of vectorbt and bt"),
+    "scoring": Benchmark("speed.scoring:scoring_rows", "CPU-milliseconds of a bar of validation scores"),
     "scale": Benchmark("speed.scale:scale_rows", "time and memory of whole tournaments by size"),
     "gpu": Benchmark("gpu.device:gpu_rows", "speed of a device, or a plan counted on the CPU", device="auto"),
     "learn": Benchmark("learning.learn:learn_rows", "learning on markets with a known optimum", device="auto"),

@@ -117,7 +117,8 @@ class Strategy(Protocol):
 
     Optional attributes: `lookback`, trailing bars of the window that it needs, all when absent; `feature_lookback`,
     trailing bars of the features that it needs, 1 when absent; `orders`, stops and limits of backtests
-    (`evaluate.intrabar_orders.OrderRules`).
+    (`evaluate.intrabar_orders.OrderRules`); `decision_bars(times)`, [T] bool, the bars at which it may trade an account
+    with holdings, so that a backtest skips the others.
     """
 
     @property

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -132,6 +133,14 @@ def _short(value: float) -> str:
     if 0 < abs(value) < MIN_FIXED_POINT:
         return f"{value:.1e}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
+
+
+def current_commit() -> str:
+    """Short hash of the checked-out commit; "unknown" outside a checkout."""
+    process = subprocess.run(
+        ["git", "-C", str(FOLDER), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return process.stdout.strip() or "unknown"
 
 
 class Job(NamedTuple):

@@ -6,8 +6,9 @@
 
 Prices are random walks with a common factor, and half spreads of 1 to 5 basis points are charged. `finrl-pod
 tournament` runs in a separate process, from reading the prices to the report; peak memory is the largest resident set
-of that process. Every finished run is a line of `benchmarks/scale.jsonl` and is not repeated; an interrupted one
-continues from its last generation, and the seconds before the interruption are then left out.
+of that process. Every finished run is a line of `benchmarks/scale.jsonl` and is not repeated at the same commit; the
+last line of a size counts. An interrupted run continues from its last generation, and the seconds before the
+interruption are then left out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -29,7 +31,7 @@ import numpy as np
 import torch
 from finrl_pod_app.setup.presets import config_text, for_panel, preset
 
-from benchmarks.harness.rows import CPU, FOLDER, Job, Row, describe, read, run_missing, single_row
+from benchmarks.harness.rows import CPU, FOLDER, Job, Row, current_commit, describe, read, run_missing, single_row
 from finrl_pod.data.panel import BARS, make_panel
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, DataError
@@ -81,15 +83,15 @@ class ScaleSettings:
 
 
 def scale_rows(settings: ScaleSettings, device: torch.device = CPU) -> list[Row]:
-    """Run the tournaments that the file lacks; return two rows for each stored run."""
+    """Run the tournaments that the file lacks at this commit; return two rows for the last stored run of each size."""
     sizes = [] if settings.table else [parse_size(text) for text in settings.only]
-    jobs = (
-        Job({"size": size.name, "preset": settings.preset}, partial(measure, size, settings, device)) for size in sizes
-    )
+    key = {"preset": settings.preset, "commit": current_commit()}
+    jobs = (Job({"size": size.name, **key}, partial(measure, size, settings, device)) for size in sizes)
     run_missing(settings.results, jobs)
     rows = []
-    for record in read(settings.results):
-        config = {name: record[name] for name in ("size", "preset", "samples", "timing")}
+    last_runs = {(record["size"], record["preset"]): record for record in read(settings.results)}
+    for record in last_runs.values():
+        config = {name: record[name] for name in ("size", "preset", "samples", "timing", "cpu_seconds", "commit")}
         rows.append(single_row("tournament", record["seconds"], "s", **config, interval="one run"))
         rows.append(single_row("tournament_memory", record["peak_gib"], "GiB", **config, interval="one run"))
     return rows
@@ -108,7 +110,7 @@ def parse_size(text: str) -> Size:
 
 
 def measure(size: Size, settings: ScaleSettings, device: torch.device) -> dict[str, Any]:
-    """Run a tournament in a separate process: seconds, samples per second and peak memory."""
+    """Run a tournament in a separate process: seconds, processor time, samples per second and peak memory."""
     folder = settings.work / f"{size.name}-{settings.preset}"
     store = Store(folder / "store")
     run = folder / "run"
@@ -134,6 +136,7 @@ def measure(size: Size, settings: ScaleSettings, device: torch.device) -> dict[s
     seconds = time.perf_counter() - start
     if status:
         raise SystemExit(f"the tournament on {size.name} failed; run it again with: {' '.join(command)}")
+    shutil.rmtree(run)  # a later commit measures a new run
     tournament = config.tournament
     return {
         "seconds": round(seconds, 1),

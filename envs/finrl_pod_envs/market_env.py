@@ -271,6 +271,11 @@ class MarketEnv(ABC):
             self._use_native()
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether `step` runs a kernel; in torch otherwise."""
+        return self._native is not None
+
+    @property
     def state(self) -> EnvState | None:
         """Current state, None before the first reset."""
         return self._state

@@ -32,7 +32,7 @@ from finrl_pod.market.venue import Venue
 from finrl_pod.native.device import one_thread
 from finrl_pod.protocols import Strategy
 from finrl_pod.tables import stored
-from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Window
+from finrl_pod.types import BacktestResult, Bools, Floats, MarketTensor, Panel, Positions, Tensor, Times, Window
 
 ATTRIBUTION_BARS = 256  # bars whose costs are attributed at a time
 RUIN_FLOOR = 1e-9  # share of the starting equity that a ruined account counts as in log returns
@@ -58,7 +58,9 @@ def backtest(strategy: Strategy, panel: Panel, period: MarketPeriod) -> Backtest
     rules_within = orders_of(strategy)
     orders = None if rules_within is None else IntrabarOrders(rules_within, panel, market, period.rules)
     decide = decider(strategy, panel, market, first, period.last)
-    ledger = simulate(market, decide, first, period.last, period.rules, period.cash, orders=orders, flows=period.flows)
+    asks = decision_bars_of(strategy, market.times[first : period.last])
+    span = (first, period.last, period.rules, period.cash)
+    ledger = simulate(market, decide, *span, orders=orders, flows=period.flows, asks=asks)
     result = backtest_result(strategy.name, market, ledger)
     if not (period.rules.tax_short or period.rules.tax_long):
         return result
@@ -84,6 +86,12 @@ def decider(strategy: Strategy, panel: Panel, market: MarketTensor, first: int, 
         return None if weights is None else torch.from_numpy(weights).unsqueeze(0).to(shares.device)
 
     return decide
+
+
+def decision_bars_of(strategy: Strategy, times: Times) -> Bools | None:
+    """[T] bool, the bars at which a strategy may trade an account with holdings; None if it may at every bar."""
+    decision_bars: Callable[[Times], Bools] | None = getattr(strategy, "decision_bars", None)
+    return None if decision_bars is None else decision_bars(times)
 
 
 def lookback_of(strategy: Strategy) -> int | None:
@@ -214,30 +222,39 @@ def feature_columns(strategy: Strategy, market: MarketTensor) -> list[int] | Non
     return [market.feature_names.index(name) for name in strategy.feature_names]
 
 
-@dataclass(frozen=True, eq=False)
-class Ledger:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AccountCurves:
     """B accounts over L = last - first + 1 bars, marked at the close. All float64, on the device of the market.
 
-    equity: [L, B] currency. weights: [L, B, N], holdings after the fill of the bar over equity (0 after ruin).
-    turnover: [L, B], value traded, both sides, over the equity before, per bar, at fill prices. costs: [L, B] currency.
+    equity: [L, B] currency. turnover: [L, B], value traded, both sides, over the equity before, per bar, at fill
+    prices. costs: [L, B] currency. risk_free: [L-1] simple return of cash from one mark to the next, or None.
+    """
+
+    first: int
+    last: int
+    equity: Tensor
+    turnover: Tensor
+    costs: Tensor
+    risk_free: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Ledger(AccountCurves):
+    """Accounts with their holdings and what moved their cash.
+
+    weights: [L, B, N], holdings after the fill of the bar over equity (0 after ruin).
     cash: [B] and shares: [B, N], the account after the last bar. cost_parts: [L, B] currency by cost model; empty if
-    there is only the proportional cost. risk_free: [L-1] simple return of cash from one mark to the next, or None.
+    there is only the proportional cost.
     carry: [L, B] currency, interest less borrow fees booked before the mark of the bar, or None. dividends: [L, B]
     currency received before the mark, negative on shorts, or None. paid: [L, B, N] currency, value of the trades of
     each asset, negative for sales; only with orders within bars: they fill at other prices than `market.fill`. flows:
     [L] currency paid in at the mark of the bar and part of it, negative if taken out, or None.
     """
 
-    first: int
-    last: int
-    equity: Tensor
     weights: Tensor
-    turnover: Tensor
-    costs: Tensor
     cash: Tensor
     shares: Tensor
     cost_parts: Mapping[str, Tensor] = field(default_factory=dict)
-    risk_free: Tensor | None = None
     carry: Tensor | None = None
     dividends: Tensor | None = None
     paid: Tensor | None = None
@@ -261,6 +278,7 @@ def simulate(
     batch: int = 1,
     orders: IntrabarOrders | None = None,
     flows: Floats | None = None,
+    asks: Bools | None = None,
 ) -> Ledger:
     """Simulate `batch` accounts that start in cash at the close of bar `first`, marked at the closes first..last.
 
@@ -271,7 +289,8 @@ def simulate(
     account whose equity is at or below zero (possible with shorts or borrowing) is closed out. With shorts, or a
     leverage below 1, orders are cut to the limit on gross exposure. orders: stops and limits within bars; their costs
     are not attributed to models. flows: [L] currency that is paid in at the close of each bar, negative if it is taken
-    out: then the fills of the bar leave it in cash, if necessary by sales in proportion to the holdings.
+    out: then the fills of the bar leave it in cash, if necessary by sales in proportion to the holdings. asks: [L-1]
+    bool, bars at which `decide` is called while all accounts have holdings; at the others they keep them.
 
     Raises InputError with the date of the bar for weights of a wrong shape, NaN, negative without `rules.short`, or
     with a sum of absolute values above 1 + rules.borrow; for first, last or cash out of range; and for rules that the
@@ -307,10 +326,21 @@ def simulate(
     carry: list[Tensor] = [nothing]
     dividends: list[Tensor] = [nothing]
     payments: list[Tensor] = [torch.zeros_like(shares)]
+    if not same_close:
+        holdings_table[0] = shares
+        history.append((funds, nothing, nothing))
+    can_hold = asks is not None and not (may_ruin or same_close or venue.has_carry or orders or flows is not None)
+    next_asked_bar = _next_true(asks, len(closes) - 1) if can_hold else []
+    held_until = 0
     for i, close in enumerate(closes[:-1]):
-        if not same_close and i == 0:
-            holdings_table[0] = shares
-            history.append((funds, nothing, nothing))
+        if i < held_until:
+            continue
+        if can_hold and next_asked_bar[i] > i and not any(target is not None for target in queue):
+            held_until = _held_until(shares, delisted[i : next_asked_bar[i]], i)
+            if held_until > i:
+                holdings_table[len(history) : len(history) + held_until - i] = shares
+                history.extend([(funds, nothing, nothing)] * (held_until - i))
+                continue
         decision = decide(first + i, funds.clone(), shares.clone())
         if decision is not None:
             decision = decision.to(shares)
@@ -378,7 +408,14 @@ def simulate(
     equity = all_cash + values.sum(-1)
     weights = values.div_(equity.unsqueeze(-1)).masked_fill_(~(equity > 0).unsqueeze(-1), 0.0)
     return Ledger(
-        *(first, last, equity, weights, turnovers, costs, funds, shares),
+        first=first,
+        last=last,
+        equity=equity,
+        turnover=turnovers,
+        costs=costs,
+        weights=weights,
+        cash=funds,
+        shares=shares,
         cost_parts=cost_parts,
         risk_free=None if venue.risk_free is None else venue.risk_free[first:last],
         carry=torch.stack(carry) if venue.has_carry else None,
@@ -386,6 +423,26 @@ def simulate(
         paid=None if orders is None else torch.stack(payments),
         flows=flows,
     )
+
+
+def _next_true(bars: Bools | None, end: int) -> list[int]:
+    """Of each bar [L-1], the first at or after it that is True, or `end`."""
+    assert bars is not None
+    indices = np.where(bars, np.arange(len(bars)), end)
+    next_true: list[int] = np.minimum.accumulate(indices[::-1])[::-1].tolist()
+    return next_true
+
+
+def _held_until(shares: Tensor, delisted: Tensor, i: int) -> int:
+    """The bar until which accounts [B, N] keep their holdings from bar i on: i if one has none.
+
+    delisted: [K, N] bool, of the K bars from i on at which nothing is decided. A delisted holding is sold.
+    """
+    has_shares = shares != 0
+    if not bool(has_shares.any(-1).all()):
+        return i
+    must_sell = delisted[:, has_shares.any(0)].any(-1)
+    return i + (int(must_sell.int().argmax()) if bool(must_sell.any()) else len(must_sell))
 
 
 def _with_exits(orders: IntrabarOrders, venue: Venue, t: int, filled: Fills) -> tuple[Fills, Tensor]:

@@ -34,6 +34,8 @@ from finrl_pod.tables import in_dtype, rows_table
 from finrl_pod.types import Bools, MarketTensor, Tensor, Times
 
 TILT_SCALE = 2.0  # actions in [-1, 1] times this are scores: tanh(2) is 0.96 of the largest tilt
+LARGEST_SCORE = 20.0  # its tanh is 1
+TILT_TOLERANCE = 1e-9  # rounding error of the logarithm of a ratio of weights
 RISK_BARS = 252  # trailing returns from which tracking error and volatility are estimated
 MIN_FREED = 0.01  # of equity that few names invest between decisions
 BUDGET_MONTHS = 12  # the turnover budget holds at most the allowance of one month
@@ -156,6 +158,26 @@ def tilted(scores: Tensor, bar: MandateBar, held_weights: Tensor, config: Mandat
     investable_share = share * _investable(bar, held_weights, leverage)
     weights = mass * (investable_share / total.clamp(min=torch.finfo(mass.dtype).tiny))
     return limit_weights(weights, config.max_weight, _group_limits(bar, held_weights, config))
+
+
+def scores_of(weights: Tensor, bar: MandateBar, config: MandateConfig) -> Tensor | None:
+    """Scores [.., N] for which `tilted` gives weights in proportion to these [.., N]; None if no scores do.
+
+    Averages of tilted weights of one bar are always reached: their ratios to the base differ no more than its own.
+    """
+    if not bool(torch.isfinite(weights).all()):
+        return None
+    is_tilted = (bar.base > 0) & (weights > 0)
+    if config.tilt == 0 or not bool(is_tilted.any(-1).all()):
+        return torch.zeros_like(weights)
+    ratio = torch.where(is_tilted, weights, 1.0) / torch.where(is_tilted, bar.base, 1.0)
+    tilt = ratio.log()
+    highest = torch.where(is_tilted, tilt, -torch.inf).amax(-1, keepdim=True)
+    lowest = torch.where(is_tilted, tilt, torch.inf).amin(-1, keepdim=True)
+    if bool((highest - lowest > 2 * config.tilt + TILT_TOLERANCE).any()):
+        return None
+    share = ((tilt - (highest + lowest) / 2) / config.tilt).clamp(-1, 1)
+    return torch.where(is_tilted, share.atanh().clamp(-LARGEST_SCORE, LARGEST_SCORE), 0.0)
 
 
 def _investable(bar: MandateBar, held_weights: Tensor, leverage: float) -> Tensor:

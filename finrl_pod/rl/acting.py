@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from finrl_pod.data.price_features import turbulent_bars
-from finrl_pod.evaluate.backtest import Ledger, simulate
+from finrl_pod.evaluate.backtest import AccountCurves, Ledger, simulate
 from finrl_pod.evaluate.metrics import METRIC_NAMES, bars_per_year, summary
 from finrl_pod.market.account_extras import AccountTracker
 from finrl_pod.market.actions import choice_scores, choices_as_weights, scores_to_weights, trades_as_weights
@@ -23,10 +23,13 @@ from finrl_pod.market.venue import Venue
 from finrl_pod.rl.networks.distributions import distribution_of
 from finrl_pod.rl.networks.inputs import make_lookback_encoder, past_of_windows
 from finrl_pod.rl.networks.layers import Params
-from finrl_pod.rl.networks.policies import PolicySpec, make_policy
+from finrl_pod.rl.networks.policies import MarketPolicy, PolicySpec, make_policy
 from finrl_pod.rl.optimisation.normalisation import MEAN, VARIANCE, normalised
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import MarketTensor, Tensor
+
+BARS_AHEAD = 256  # at most, of which a part of the decisions is computed at once
+NUMBERS_AHEAD = 2**20  # of the widest tensor of that part
 
 
 class Actor(Protocol):
@@ -53,14 +56,96 @@ class MeanActor:
 
     def action(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """[P, K, A, D] scores, or choices [P, K, A, 1]."""
-        if MEAN in params:  # trained on rows normalised by running statistics
-            account = normalised(account, params[MEAN], params[VARIANCE]).to(account.dtype)
+        account = _normalised(account, params)
         if self.encoder is not None:
             past = past_of_windows(features, tradable, self.spec.lookback)
             features = self.encoder.join(params, features[:, :, -1], past)
             tradable = None if tradable is None else tradable[:, :, -1]
         mean = self.policy.mean(params, features, account, tradable)
         return distribution_of(self.spec.action).best(mean)
+
+    def market_part(self, params: Params, features: Tensor, tradable: Tensor | None) -> tuple[Tensor, ...] | None:
+        """What `action_of` needs of the market for K bars: tensors [P, K, ...]; None if only `action` can be used.
+
+        features: [P, K, N, F]; tradable: [P, K, N] bool or None.
+        """
+        if self.encoder is not None or not isinstance(self.policy, MarketPolicy):
+            return None
+        return self.policy.market_part(params, features, tradable)
+
+    def action_of(self, params: Params, part: tuple[Tensor, ...], account: Tensor) -> Tensor:
+        """`action` on a part of the market."""
+        assert isinstance(self.policy, MarketPolicy)
+        mean = self.policy.scores(params, part, _normalised(account, params))
+        return distribution_of(self.spec.action).best(mean)
+
+
+def _normalised(account: Tensor, params: Params) -> Tensor:
+    """Accounts in the units of agents that were trained on rows normalised by running statistics."""
+    if MEAN not in params:
+        return account
+    return normalised(account, params[MEAN], params[VARIANCE]).to(account.dtype)
+
+
+class BarActions:
+    """Actions of P members of one actor on bar after bar of a market, for A accounts of each.
+
+    What depends on the market alone is computed for many bars at once.
+    """
+
+    def __init__(
+        self, actor: Actor, params: Params, market: MarketTensor, last: int, starts: Tensor | None = None
+    ) -> None:
+        """last: last bar. starts: [P] int64, bars of the members at bar 0, if each has its own; else all share one."""
+        self._actor = actor
+        self._params = params
+        self._market = market
+        self._last = last
+        first_tensor = next(iter(params.values()))
+        self._dtype = first_tensor.dtype
+        self._members = len(first_tensor)
+        self._starts = torch.zeros(1, 1, dtype=torch.int64) if starts is None else starts.unsqueeze(1)
+        self._earliest = -int(self._starts.min())
+        numbers = market.features[0].numel() + market.shape[1] * max(actor.spec.hidden, default=1)
+        self._bars = max(1, min(BARS_AHEAD, NUMBERS_AHEAD // (self._members * numbers)))
+        self._first = 0
+        self._parts: list[tuple[Tensor, ...]] = []
+
+    def __call__(self, t: int, accounts: Tensor) -> Tensor:
+        """Actions [P, A, D] at bar t of accounts [P, A, own], in units of the environment."""
+        accounts = accounts.to(self._dtype).unsqueeze(1)
+        if not self._first <= t < self._first + len(self._parts):
+            self._compute(t)
+        if self._parts:
+            assert isinstance(self._actor, MeanActor)
+            action = self._actor.action_of(self._params, self._parts[t - self._first], accounts)
+        elif self._actor.spec.encoder == "none":
+            features, tradable = self._rows(t, t + 1)
+            action = self._actor.action(self._params, features, accounts, tradable)
+        else:
+            features, tradable = self._rows(max(self._earliest, t + 1 - self._actor.spec.lookback), t + 1)
+            mask = None if tradable is None else tradable.unsqueeze(1)
+            action = self._actor.action(self._params, features.unsqueeze(1), accounts, mask)
+        return action.squeeze(1)
+
+    def _rows(self, first: int, stop: int) -> tuple[Tensor, Tensor | None]:
+        """Features [P, K, N, F] of the bars first to stop - 1, and the mask [P, K, N] of tradable assets or None."""
+        bars = self._starts + torch.arange(first, stop)  # [1 or P, K]
+        tradable = self._market.tradable[bars]
+        features = self._market.features[bars].to(self._dtype)
+        mask = None if bool(tradable.all()) else tradable.expand(self._members, *tradable.shape[1:])
+        return features.expand(self._members, *features.shape[1:]), mask
+
+    def _compute(self, t: int) -> None:
+        """Compute the market parts of the bars from t on."""
+        if not isinstance(self._actor, MeanActor):
+            return
+        parts = self._actor.market_part(self._params, *self._rows(t, min(t + self._bars, self._last + 1)))
+        if parts is None:
+            return
+        by_bar = (x.transpose(0, 1).contiguous().unsqueeze(2).unbind(0) for x in parts)
+        self._parts = list(zip(*by_bar, strict=True))
+        self._first = t
 
 
 class DecisionInputs(NamedTuple):
@@ -143,6 +228,23 @@ def _action(actor: Actor, params: Params, inputs: DecisionInputs, unit: Tensor |
     return actor.action(params, rows, account.to(dtype).view(p, 1, 1, -1), mask)
 
 
+class SimulateMembers(Protocol):
+    """What simulates accounts of members: `run_members`, or a faster function with the same results."""
+
+    def __call__(
+        self,
+        actor: Actor,
+        params: Params,
+        market: MarketTensor,
+        config: EnvironmentConfig,
+        first: int,
+        last: int,
+        mandate: MandateConfig | None = None,
+    ) -> AccountCurves:
+        """The accounts; arguments as for `run_members`."""
+        ...
+
+
 NO_METRICS = dict.fromkeys(METRIC_NAMES, math.nan)
 
 
@@ -201,12 +303,12 @@ def run_members(
     return replace(ledger, equity=torch.where(valid[:, 0], ledger.equity, torch.nan))
 
 
-def metrics_of(ledger: Ledger, market: MarketTensor) -> list[dict[str, float]]:
-    """Metrics of each account of a ledger on a market; all NaN where its equity is not finite."""
+def metrics_of(accounts: AccountCurves, market: MarketTensor) -> list[dict[str, float]]:
+    """Metrics of each account on a market; all NaN where its equity is not finite."""
     periods_per_year = bars_per_year(market.times)
-    columns = (ledger.equity, ledger.turnover, ledger.costs)
+    columns = (accounts.equity, accounts.turnover, accounts.costs)
     equity, turnover, costs = (x.cpu().numpy() for x in columns)
-    risk_free = None if ledger.risk_free is None else ledger.risk_free.cpu().numpy()
+    risk_free = None if accounts.risk_free is None else accounts.risk_free.cpu().numpy()
     return [
         summary(equity[:, p], turnover[:, p], costs[:, p], periods_per_year, risk_free)
         if np.isfinite(equity[:, p]).all()

@@ -88,7 +88,7 @@ class AssignmentResult:
     scores: without roots. equity: [T, P] on validation. returns: [T-1] by id and of the base portfolio; NaN for
     diverged pods. rows: points of the learning curves. replay: new items of the replay buffers, empty without one.
     replay_first: number of the oldest segment that the buffers still held at the start. samples: environment steps of
-    all pods. seconds: duration on the shard.
+    all pods. seconds: duration on the shard; scoring_seconds: the part of it that scoring took.
     """
 
     group: int
@@ -102,6 +102,7 @@ class AssignmentResult:
     replay_first: int = 0
     samples: int = 0
     seconds: float = 0.0
+    scoring_seconds: float = 0.0
 
     @property
     def key(self) -> tuple[int, int]:

@@ -184,7 +184,9 @@ class CohortTrainer:
             return time.perf_counter() - start_time < assignment.seconds
 
         cohort.train(assignment.samples, self._schedule(agent), step)
+        training_end = time.perf_counter()
         validation = cohort.scores(assignment.number, self.scorer)
+        scoring_seconds = time.perf_counter() - training_end
         return AssignmentResult(
             group=assignment.group.number,
             number=assignment.number,
@@ -197,6 +199,7 @@ class CohortTrainer:
             replay_first=cohort.replay_first,
             samples=sample_count,
             seconds=time.perf_counter() - start_time,
+            scoring_seconds=scoring_seconds,
         )
 
     def _schedule(self, agent: AgentConfig) -> Callable[[int], float]:

@@ -22,7 +22,8 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "current": list,
     "parents": dict,
     "samples": int,
-    "train_seconds": (int, float),
+    "seconds": (int, float),
+    "scoring_seconds": (int, float),
     "history": dict,
 }
 
@@ -45,7 +46,8 @@ class RunState:
     """Everything that the next assignments depend on.
 
     generation: number of the newest assignments that have a result. current: last scores of the slots. parents: id ->
-    id of the parent, for every agent. samples: environment steps of all pods. history: scores of all agents by id.
+    id of the parent, for every agent. samples: environment steps of all pods. seconds: of training and scoring;
+    scoring_seconds: the part of them that scoring took. history: scores of all agents by id.
     groups: groups at the start of the run. pending: assignments of the asynchronous scheduler, next one first.
     """
 
@@ -54,13 +56,14 @@ class RunState:
     current: tuple[Score, ...]
     parents: Mapping[str, str | None]
     samples: int
-    train_seconds: float
+    seconds: float
+    scoring_seconds: float
     history: Mapping[str, PastScore]
     groups: tuple[Group, ...]
     pending: tuple[Pending, ...] = ()
 
-    def with_results(self, results: Sequence[AssignmentResult], train_seconds: float) -> tuple[RunState, list[Score]]:
-        """State after these results, and their scores with roots."""
+    def with_results(self, results: Sequence[AssignmentResult], seconds: float) -> tuple[RunState, list[Score]]:
+        """State after these results, and their scores with roots. seconds: of the run so far."""
         rootless_scores = [score for result in results for score in result.scores]
         parents = {**self.parents, **{score.id: score.parent for score in rootless_scores}}
         scores = [replace(score, root=root_of(score.id, parents)) for score in rootless_scores]
@@ -73,7 +76,8 @@ class RunState:
             current=tuple(sorted(current, key=lambda score: score.slot)),
             parents=parents,
             samples=self.samples + sum(result.samples for result in results),
-            train_seconds=train_seconds,
+            seconds=seconds,
+            scoring_seconds=self.scoring_seconds + scoring_share(results) * (seconds - self.seconds),
             history={**self.history, **{score.id: past_score(score) for score in scores}},
         ), scores
 
@@ -96,10 +100,15 @@ class RunState:
         return values
 
 
+def scoring_share(results: Sequence[AssignmentResult]) -> float:
+    """Share of the time on the shards of some results that scoring took."""
+    return sum(result.scoring_seconds for result in results) / max(sum(result.seconds for result in results), 1e-9)
+
+
 def initial_state(config: TournamentConfig, groups: Iterable[Group]) -> RunState:
     """State before the first result."""
     board = Leaderboard(config.leaderboard, max_root_share=MAX_ROOT_SHARE)
-    return RunState(-1, board, (), {}, 0, 0.0, {}, tuple(groups))
+    return RunState(-1, board, (), {}, 0, 0.0, 0.0, {}, tuple(groups))
 
 
 def read_state(file: Path, config: TournamentConfig, groups: Sequence[Group] = ()) -> RunState:
@@ -127,7 +136,8 @@ def read_state(file: Path, config: TournamentConfig, groups: Sequence[Group] = (
         current,
         values["parents"],
         int(values["samples"]),
-        float(values["train_seconds"]),
+        float(values["seconds"]),
+        float(values["scoring_seconds"]),
         history,
         groups,
         pending,

@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from finrl_pod.evaluate.backtest import Ledger
+from finrl_pod.evaluate.backtest import AccountCurves
 from finrl_pod.evaluate.metrics import excess_returns
 from finrl_pod.protocols import VecEnv
 from finrl_pod.random import key
-from finrl_pod.rl.acting import metrics_of, run_members
+from finrl_pod.rl.acting import SimulateMembers, metrics_of, run_members
 from finrl_pod.rl.experience import episode_returns
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import RunConfig
@@ -51,27 +51,28 @@ class MarketScorer:
     """Scores by the Sharpe ratio of a backtest on the CPU, wherever the members are trained.
 
     market: stored in CPU memory: a backtest checks numbers at every bar and would wait for a GPU. validation:
-    its first and last bar.
+    its first and last bar. simulate: simulates the accounts of the members.
     """
 
     market: MarketTensor
     config: RunConfig
     validation: tuple[int, int]
+    simulate: SimulateMembers = run_members
 
     def __call__(self, learner: Learner) -> MemberResults:
         algorithm = learner.algorithm
         config = self.config
         weights = {name: tensor.cpu() for name, tensor in algorithm.weights().items()}
-        ledger = run_members(
+        accounts = self.simulate(
             algorithm.actor, weights, self.market, config.environment, *self.validation, config.mandate
         )
-        metrics = metrics_of(ledger, self.market)
+        metrics = metrics_of(accounts, self.market)
         return MemberResults(
             [values["sharpe"] for values in metrics],
             metrics,
-            ledger.equity.numpy(),
-            member_returns(ledger),
-            base_returns(self.market, ledger.first, ledger.last, ledger.risk_free),
+            accounts.equity.numpy(),
+            member_returns(accounts),
+            base_returns(self.market, accounts.first, accounts.last, accounts.risk_free),
         )
 
 
@@ -93,10 +94,10 @@ class EpisodeScorer:
         return MemberResults([x["mean_return"] for x in metrics], metrics, columns[:0], columns, None)
 
 
-def member_returns(ledger: Ledger) -> Floats:
-    """Returns [L-1, P] of the accounts of a ledger; NaN for an account whose equity is not finite."""
-    equity = ledger.equity.cpu().numpy()
-    risk_free = None if ledger.risk_free is None else ledger.risk_free.cpu().numpy()
+def member_returns(accounts: AccountCurves) -> Floats:
+    """Returns [L-1, P] of accounts; NaN for one whose equity is not finite."""
+    equity = accounts.equity.cpu().numpy()
+    risk_free = None if accounts.risk_free is None else accounts.risk_free.cpu().numpy()
     returns = np.full((len(equity) - 1, equity.shape[1]), np.nan)
     finite = np.isfinite(equity).all(0)
     returns[:, finite] = excess_returns(equity[:, finite], risk_free)

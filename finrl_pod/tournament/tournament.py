@@ -25,17 +25,20 @@ from finrl_pod.tournament.scheduler import AsynchronousScheduler, GenerationalSc
 class Outcome:
     """Result of a tournament.
 
-    parents: id -> id of the parent, for every agent. samples: environment steps of all pods.
+    parents: id -> id of the parent, for every agent. samples: environment steps of all pods. earlier_seconds: training
+    and scoring in earlier processes of the run; they are part of the other two.
     """
 
     leaderboard: Leaderboard
     parents: Mapping[str, str | None]
     samples: int
-    train_seconds: float
+    training_seconds: float
+    scoring_seconds: float
+    earlier_seconds: float = 0.0
 
     @property
     def samples_per_second(self) -> float:
-        return self.samples / max(self.train_seconds, 1e-9)
+        return self.samples / max(self.training_seconds, 1e-9)
 
 
 class Tournament:
@@ -73,10 +76,15 @@ class Tournament:
         groups = make_groups(config, executor.shards) if self.groups is None else tuple(self.groups)
         state = run.state(groups) or initial_state(config.tournament, groups)
         kind = GenerationalScheduler if config.tournament.scheduler == "generational" else AsynchronousScheduler
-        scheduler = kind(config, run, executor, self.report, self.record, self.clock, state.train_seconds)
+        earlier_seconds = state.seconds
+        scheduler = kind(config, run, executor, self.report, self.record, self.clock, earlier_seconds)
         scheduler.start(state)
         while (result := scheduler.dispatcher.next_result(scheduler.limit)) is not None:
             state = scheduler.receive(state, result)
         if not state.leaderboard.scores:
             raise RunError("all agents diverged: no validation score is a number; lower agent.learning_rate")
-        return Outcome(state.leaderboard, state.parents, state.samples, state.train_seconds)
+        training_seconds = state.seconds - state.scoring_seconds
+        return Outcome(
+            *(state.leaderboard, state.parents, state.samples),
+            *(training_seconds, state.scoring_seconds, earlier_seconds),
+        )

@@ -21,7 +21,8 @@ from finrl_pod.market.mandate import active_mandate, equal_base
 from finrl_pod.native.device import one_thread
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
-from finrl_pod.types import Bools, Floats, MarketTensor, Panel, Positions, Times, Window
+from finrl_pod.types import Bools, Floats, MarketTensor, Panel, Positions, Window
+from finrl_pod_strategies.baselines import month_starts
 from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
 BARS_OF_A_MONTH = 23  # daily bars from the first bar of a month to its last, at most
@@ -114,14 +115,6 @@ def base_strategy(name: str) -> Strategy:
             f"mandate.base = {name!r} cannot be a base: it does not weight the assets by their prices alone"
         )
     return strategy
-
-
-def month_starts(times: Times) -> Bools:
-    """[T] bool: the first bar of each calendar month (UTC). The first bar of all is not known to be one."""
-    months = times.astype("datetime64[M]")
-    starts: Bools = np.zeros(len(times), dtype=bool)
-    starts[1:] = months[1:] != months[:-1]
-    return starts
 
 
 def _weights(strategy: Strategy, window: Window) -> Floats | None:

@@ -19,7 +19,7 @@ from finrl_pod.market.costs import HalfSpread
 from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.protocols import Strategy
 from finrl_pod.random import key
-from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Window
+from finrl_pod.types import BacktestResult, Bools, Floats, MarketTensor, Panel, Positions, Times, Window
 from finrl_pod_strategies import check_strategy_name
 
 YEAR = 252
@@ -45,13 +45,39 @@ def is_rebalance_bar(window: Window, positions: Positions) -> bool:
     return holds_only_cash(positions) or bool(months[0] != months[-1])
 
 
+def month_starts(times: Times) -> Bools:
+    """[T] bool: the first bar of each calendar month (UTC). The first bar of all is not known to be one."""
+    months = times.astype("datetime64[M]")
+    starts: Bools = np.zeros(len(times), dtype=bool)
+    starts[1:] = months[1:] != months[:-1]
+    return starts
+
+
+class Monthly:
+    """Trades at the first bar of each month (UTC), and while it holds only cash."""
+
+    def decision_bars(self, times: Times) -> Bools:
+        """[T] bool, bars at which an account with holdings may trade. The first bar of all may begin a month."""
+        bars = month_starts(times)
+        bars[:1] = True
+        return bars
+
+
+class BoughtOnce:
+    """Trades while it holds only cash."""
+
+    def decision_bars(self, times: Times) -> Bools:
+        """[T] bool, bars at which an account with holdings may trade: none."""
+        return np.zeros(len(times), dtype=bool)
+
+
 def equal_weights(is_selected: np.ndarray) -> Floats:
     """Equal weights [N] of the selected assets [N] bool; all zero if none is selected."""
     return np.where(is_selected, 1.0 / max(int(is_selected.sum()), 1), 0.0)
 
 
 @dataclass(frozen=True)
-class EqualWeight:
+class EqualWeight(Monthly):
     """Equal weight of every asset with a price, rebalanced monthly, or bought once and held."""
 
     name: str = "equal_weight"
@@ -64,9 +90,12 @@ class EqualWeight:
             return None
         return equal_weights(window.tradable[-1])
 
+    def decision_bars(self, times: Times) -> Bools:
+        return super().decision_bars(times) if self.rebalance else np.zeros(len(times), dtype=bool)
+
 
 @dataclass(frozen=True)
-class SavingsPlan:
+class SavingsPlan(Monthly):
     """Buys equal parts of every asset with a price for the cash at the first bar of each month, and never sells."""
 
     name: str = "savings_plan"
@@ -80,7 +109,7 @@ class SavingsPlan:
 
 
 @dataclass(frozen=True)
-class BuyAndHold:
+class BuyAndHold(BoughtOnce):
     """One symbol, bought at the first bar on which it trades, and held."""
 
     name: str
@@ -95,7 +124,7 @@ class BuyAndHold:
 
 
 @dataclass(frozen=True)
-class Index:
+class Index(BoughtOnce):
     """The single asset of an index market (`baselines.index_market`), bought once and held."""
 
     name: str = "index"
@@ -112,7 +141,7 @@ class Index:
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(Monthly):
     """12-1 momentum: equal weight in the top third by return from 252 to 21 bars ago, rebalanced monthly.
 
     Assets without a price at either bar or at the decision are skipped; ties go to the earlier symbol. Jegadeesh and
@@ -139,7 +168,7 @@ class Momentum:
 
 
 @dataclass(frozen=True)
-class RandomWeights:
+class RandomWeights(Monthly):
     """Random long-only weights of the assets with a price (uniform Dirichlet), drawn again each month.
 
     The draw depends only on the seed and the date of the bar, not on where a backtest starts.
@@ -163,7 +192,7 @@ class RandomWeights:
 
 
 @dataclass(frozen=True)
-class Optimised:
+class Optimised(Monthly):
     """Weights from moments of the returns of the trailing `bars` bars, fitted at the first bar of each month.
 
     Assets need a price at the decision, at the first bar of the window, and on nine tenths of the bars between; gaps

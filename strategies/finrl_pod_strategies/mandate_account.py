@@ -19,6 +19,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.market.execution import weights_error
 from finrl_pod.market.mandate import (
+    LARGEST_SCORE,
     RISK_BARS,
     MandateBar,
     VirtualHoldings,
@@ -37,7 +38,6 @@ from finrl_pod.types import Floats, Positions, Tensor, Times, Window
 from finrl_pod_strategies.base_portfolios import base_at, base_lookback
 from finrl_pod_strategies.score_parts import ScoredDecision
 
-LARGEST_SCORE = 20.0  # its tanh is 1
 MIN_LOOKBACK = 12  # bars: virtual holdings drift over gaps of up to ten bars between two calls
 Combine = Callable[[Floats], Floats]
 

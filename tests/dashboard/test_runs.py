@@ -90,7 +90,7 @@ def test_the_table_of_runs_has_validation_metrics_and_settings_but_no_test_figur
         ("config.json", "{}"),
         ("config.json", '{"config": {"tournament": 3}}'),
         ("state.json", "[]"),
-        ("state.json", '{"samples": 1, "train_seconds": 1, "leaderboard": [{}], "generation": 0}'),
+        ("state.json", '{"samples": 1, "seconds": 1, "leaderboard": [{}], "generation": 0}'),
         ("verdict.json", '{"statistics": 3}'),
         ("verdict.json", '{"statistics": {}}'),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,8 @@ from sklearn.covariance import LedoitWolf
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest, window_at
+from finrl_pod.evaluate.variations import RecordingStrategy
+from finrl_pod.market.costs import Frictions
 from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import Positions
@@ -231,6 +233,32 @@ def test_covariance_is_shrunk_with_more_assets_than_returns(stocks, name):
     if name == "minimum_variance":
         marginal = LedoitWolf().fit(returns).covariance_ @ weights[chosen]  # equal for all held assets
         assert np.ptp(marginal[weights[chosen] > 1e-4]) < 1e-2 * marginal.mean()
+
+
+@pytest.mark.parametrize("name", ["equal_weight", "equal_weight_buy_and_hold", "momentum_12_1", "mean_variance"])
+@pytest.mark.parametrize("delay", [1, 3])
+def test_baselines_are_asked_only_where_they_trade(name, delay, stocks):
+    panel, market = stocks
+    calls = []
+
+    class Counted(type(make_baseline(name))):
+        def target_weights(self, window, positions):
+            calls.append(window.times[-1])
+            return super().target_weights(window, positions)
+
+    baseline = make_baseline(name)
+    counted = Counted(**{field.name: getattr(baseline, field.name) for field in fields(baseline)})
+    rules = ExecutionRules(0.001, frictions=Frictions(delay=delay))
+    ends = market.delisted.clone()
+    ends[640:, 2] = True
+    fillable = market.fillable.clone()
+    fillable[640:, 2] = False
+    period = MarketPeriod(replace(market, delisted=ends, fillable=fillable), 600, 690, rules, 1e6)
+    skipping = backtest(counted, panel, period)
+    assert len(calls) <= 6 * delay
+    asked = backtest(RecordingStrategy(baseline), panel, period)  # at every bar
+    for column in ("equity", "weights", "turnover", "costs"):
+        np.testing.assert_array_equal(getattr(skipping, column), getattr(asked, column))
 
 
 def test_failed_fit_is_reported_with_its_date(stocks):

@@ -72,7 +72,8 @@ def main(folder: Path, points: list[int]) -> None:
         exit_signal = run_until_killed(run_folder, point)
         resume_run(run_folder)
         state = json.loads((run_folder / "state.json").read_text())
-        state.pop("train_seconds")
+        for name in ("seconds", "scoring_seconds"):
+            state.pop(name)
         sys.stdout.write(json.dumps({"point": point, "signal": exit_signal, "state": state}) + "\n")
         sys.stdout.flush()
 

@@ -36,7 +36,8 @@ def mixed_config(**changes: Any) -> RunConfig:
 
 def state(folder: Path) -> dict[str, Any]:
     saved: dict[str, Any] = json.loads((folder / "state.json").read_text())
-    saved.pop("train_seconds")
+    for name in ("seconds", "scoring_seconds"):
+        saved.pop(name)
     return saved
 
 

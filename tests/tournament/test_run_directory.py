@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 def state(generation: int) -> RunState:
     start = initial_state(CONFIG.tournament, ())
-    return dataclasses.replace(start, generation=generation, samples=100 * generation, train_seconds=0.5)
+    return dataclasses.replace(start, generation=generation, samples=100 * generation, seconds=0.5)
 
 
 def save(run: RunDirectory, generation: int, keep: set[str] | None = None) -> None:

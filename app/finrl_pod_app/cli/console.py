@@ -140,7 +140,7 @@ def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
     test = document["test"]
     timing = document["timing"]
     lines = (
-        f"Tournament on {document['environment']}: {timing['samples']:,} steps in {timing['train_seconds']:.0f} s, "
+        f"Tournament on {document['environment']}: {timing['samples']:,} steps in {timing['training_seconds']:.0f} s, "
         f"{timing['samples_per_second']:,.0f} samples/s.",
         f"Champion: {champion['id']} ({champion['algorithm']}), mean episode "
         f"return {champion['score']:.2f} on validation.",

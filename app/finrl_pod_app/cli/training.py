@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -304,6 +305,7 @@ def _run_tournament(
     from finrl_pod_app.training.engines import LOCAL
 
     notes: list[str] = []
+    gc.freeze()  # every stage collects garbage: it need not search all that was imported
     with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
         result = training.run_tournament(
             config,

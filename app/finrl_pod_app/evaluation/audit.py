@@ -55,7 +55,7 @@ from finrl_pod.user_files import (
     kept_neighbours,
     unpinned,
 )
-from finrl_pod_app.evaluation.champions import member_ledgers, reference_strategy
+from finrl_pod_app.evaluation.champions import member_curves, reference_strategy
 from finrl_pod_app.prices.market_setup import make_market, training_env
 from finrl_pod_app.prices.stored_prices import load_panel, load_run_panel, splits_of_panel
 from finrl_pod_app.setup.output_folder import JsonRecord
@@ -220,8 +220,8 @@ def _check_selection(
     )
     agents = [run.snapshot(score.id) for score in board.scores]
     scores: dict[str, float] = {}
-    for indices, ledger in member_ledgers(agents, market, config, *validation):
-        metrics = metrics_of(ledger, market)
+    for indices, curves in member_curves(agents, market, config, *validation):
+        metrics = metrics_of(curves, market)
         scores |= {agents[i].id: values["sharpe"] for i, values in zip(indices, metrics, strict=True)}
     return check_selection(recorded_scores, scores, shares, selected_shares)
 
@@ -378,7 +378,7 @@ def run_checks(
         "warm-up",
         lambda: check_warm_up(deterministic, scope.warm_up_bars, ignored_names=failed_parts, deployed=scope.deployed),
     )
-    run("fills", lambda: check_fills(pipeline))
+    run("fills", lambda: check_fills(deterministic))
     run("data", lambda: check_data(pipeline.panel))
     is_broken = any(finding.part == PREPARATION for finding in findings)
     if varied_costs is None or not pipeline.strategies or is_broken:
@@ -386,8 +386,8 @@ def run_checks(
     on_step("sensitivity to costs and delays")
     reference = varied_costs.reference
     bars = varied_costs.bars
-    panel = pipeline.prepare_panel(pipeline.panel)
-    period = MarketPeriod(pipeline.build(panel), *bars, pipeline.rules, pipeline.cash)
+    panel, market = deterministic.whole
+    period = MarketPeriod(market, *bars, pipeline.rules, pipeline.cash)
     strategy = fresh_copy(next(iter(pipeline.strategies.values())))
     _, recording = backtest_recorded(strategy, panel, period)
     _, reference_recording = backtest_recorded(fresh_copy(reference), panel, period)

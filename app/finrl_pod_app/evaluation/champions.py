@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
+from finrl_pod_envs.member_accounts import simulate_members
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES, BuyAndHold, make_baseline, run_baseline
 from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
@@ -19,7 +20,7 @@ from finrl_pod.data.features import register
 from finrl_pod.data.splits import Span, Splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.backtest import Ledger, backtest
+from finrl_pod.evaluate.backtest import AccountCurves, backtest
 from finrl_pod.files import to_plain
 from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.mandate import active_mandate, without_name_limits
@@ -28,7 +29,6 @@ from finrl_pod.promotion.gate import REFERENCE
 from finrl_pod.promotion.trial_log import TrialLog
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.protocols import Strategy
-from finrl_pod.rl.acting import run_members
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers
@@ -50,15 +50,15 @@ def champion_market(champion: PolicyStrategy, panel: Panel, config: RunConfig) -
     return build_market(panel, champion.feature_names, (0, len(panel.times) - 1), config.environment.fill)
 
 
-def member_ledgers(
+def member_curves(
     agents: Sequence[AgentSnapshot], market: MarketTensor, config: RunConfig, first: int, last: int
-) -> list[tuple[Sequence[int], Ledger]]:
+) -> list[tuple[Sequence[int], AccountCurves]]:
     """Simulate each agent on a separate account from bar first to last.
 
-    Returns one (indices in `agents`, ledger) for each group of agents with the same specification.
+    Returns one (indices in `agents`, curves) for each group of agents with the same specification.
     """
     return [
-        (members, run_members(actor, params, market, config.environment, first, last, config.mandate))
+        (members, simulate_members(actor, params, market, config.environment, first, last, config.mandate))
         for actor, params, members in PolicyStrategy(agents).groups
     ]
 

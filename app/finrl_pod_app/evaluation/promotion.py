@@ -7,12 +7,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
+from finrl_pod_envs.member_accounts import simulate_ensemble, simulate_members
 from finrl_pod_strategies.base_portfolios import with_base
 from finrl_pod_strategies.baselines import run_baselines
 from finrl_pod_strategies.mandate_account import DecisionRecorder, DesiredTilts
+from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.splits import Span, Splits
 from finrl_pod.data.tensor import build_market
@@ -29,7 +32,7 @@ from finrl_pod.promotion.gate import BREAK_EVEN_COST_MULTIPLE, CHAMPION, Promoti
 from finrl_pod.promotion.trial_log import TrialLog, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.promotion.verdict import Verdict, write_verdict
-from finrl_pod.rl.acting import MeanActor, run_members
+from finrl_pod.rl.acting import MeanActor
 from finrl_pod.rl.algorithms.closed_form import regression_weights, scaled
 from finrl_pod.rl.networks.policies import LINEAR, PolicySpec
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
@@ -68,7 +71,7 @@ FIXED_TILTS: Mapping[str, tuple[str, float]] = {
 }
 PERIODS = ("validation", "test")
 PROBES = 4  # of the audit within a run; `finrl-pod audit` probes more bars
-OnStage = Callable[[str], None]
+OnStage = Callable[[Literal["backtests", "audit"], str], None]  # a part of the run, and what it does
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,13 +146,13 @@ def evaluate_champion(
     if not set(champion.feature_names) <= set(market.feature_names):  # it also has turbulence
         market = champion_market(champion, panel, config)
     reference = reference_strategy(config)
-    on_stage("validating the champion and the baselines")
+    on_stage("backtests", "validating the champion and the baselines")
     period = period_of(market, splits.validation, config)
     recorders = {"validation": DecisionRecorder(champion), "test": DecisionRecorder(champion)}
     validation = {
         CHAMPION: backtest(within_daemon_limits(recorders["validation"], config), panel, period),
         **run_baselines(panel, period),
-        reference.name: backtest(reference, panel, period),
+        reference.name: log.reference,
     }
     baselines = {"validation": mandate_accounts(context, splits.validation)}
     active_returns = log.champion(validation[CHAMPION])
@@ -163,9 +166,9 @@ def evaluate_champion(
         audit = audit_champion(
             *(run, panel, config, members, context.last_decision, scope),
             costs=False,
-            on_step=lambda step: on_stage(f"auditing the champion: {step}"),
+            on_step=lambda step: on_stage("audit", f"auditing the champion: {step}"),
         )
-    on_stage("testing the champion and the baselines")
+    on_stage("backtests", "testing the champion and the baselines")
     looks = registry.look(look, panel)
     period = period_of(market, splits.test, config)
     limited_champion = within_daemon_limits(recorders["test"], config)
@@ -301,12 +304,25 @@ def _policies(
     """Accounts of the champion and of the policy that it started from or that started from it, over a period."""
     if run.has_start and deployed_rung == START:
         ensemble = load_champion(run, ensemble_of(run, context.config))
-        result = backtest(ensemble, context.panel, period_of(context.market, span, context.config))
-        return {START: champion, TRAINED: _curve(result)}
+        return {START: champion, TRAINED: _ensemble_curve(context, ensemble, span)}
     if run.has_start:
         weights = run.snapshot(START).weights[LINEAR]
         return {START: _linear(context, context.market, weights.unsqueeze(0), span)[0], deployed_rung: champion}
     return {deployed_rung: champion}
+
+
+def _ensemble_curve(context: EvaluationContext, ensemble: PolicyStrategy, span: Span) -> Curve:
+    """The account of an ensemble over a period: compiled if it can be, else a backtest."""
+    config = context.config
+    market = context.market
+    curves = None
+    if ensemble.rule == "mean" and market.normaliser == ensemble.normaliser:
+        terms = (market, config.environment, span.first, span.last, config.mandate)
+        curves = simulate_ensemble(ensemble.groups, ensemble.ensemble_weights, *terms)
+    if curves is None:
+        return _curve(backtest(ensemble, context.panel, period_of(market, span, config)))
+    turnover = annual_turnover(curves.turnover[:, 0].numpy(), bars_per_year(market.times))
+    return Curve(curves.equity[:, 0].numpy(), turnover)
 
 
 def mandate_accounts(context: EvaluationContext, span: Span) -> dict[str, Curve]:
@@ -345,10 +361,10 @@ def _linear(context: EvaluationContext, market: MarketTensor, weights: Tensor, s
     actor = MeanActor(PolicySpec("linear", assets, features, assets, (), action="tilt"))
     rules = dataclasses.replace(config.environment, kind="portfolio")  # scores, whatever the actions of the agents are
     terms = (rules, span.first, span.last, config.mandate)
-    ledger = run_members(actor, {LINEAR: weights.to(market.features)}, market, *terms)
+    curves = simulate_members(actor, {LINEAR: weights.to(market.features)}, market, *terms)
     periods = bars_per_year(market.times)
     return [
-        Curve(ledger.equity[:, m].numpy(), annual_turnover(ledger.turnover[:, m].numpy(), periods))
+        Curve(curves.equity[:, m].numpy(), annual_turnover(curves.turnover[:, m].numpy(), periods))
         for m in range(len(weights))
     ]
 

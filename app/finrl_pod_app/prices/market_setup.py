@@ -8,6 +8,7 @@ from functools import cache, partial
 
 import torch
 from finrl_pod_envs.market_env import MarketEnv
+from finrl_pod_envs.member_accounts import simulate_members
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.base_portfolios import with_base
 
@@ -136,23 +137,25 @@ def make_trainer(
     splits: Splits,
     device: torch.device,
     threads: int | None = None,
+    start: Tensor | None = None,
 ) -> CohortTrainer:
     """Return what trains pods on the training split and scores them on the validation split, on a device.
 
-    threads: CPU threads; default: the number in the config.
+    threads: CPU threads; default: the number in the config. start: solved weights [F] of agents that need them; solved
+    when the first one does by default.
     """
     device_market = to_device(market, device)
     return CohortTrainer(
         config,
         lambda members: training_env(config, device_market, splits, members),
-        MarketScorer(market, config, (splits.validation.first, splits.validation.last)),
+        MarketScorer(market, config, (splits.validation.first, splits.validation.last), simulate_members),
         panel.sha256,
         threads,
-        cache(partial(solved_start, config, market, splits)),
+        cache(partial(solved_start, config, market, splits)) if start is None else lambda: start,
     )
 
 
 def solved_start(config: RunConfig, market: MarketTensor, splits: Splits) -> Tensor:
     """Weights [F] of the linear policy that is solved on the training split."""
     env = training_env(config, market, splits, (0,))
-    return solved_weights(market, config.environment, config.mandate, env.first, env.last)
+    return solved_weights(market, config.environment, config.mandate, env.first, env.last, simulate_members)

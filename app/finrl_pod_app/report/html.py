@@ -183,8 +183,9 @@ def _provenance(report: RunReport) -> str:
     }
     if timing := report.timing:
         facts["training"] = (
-            f"{timing.samples:,} samples (environment steps) in {timing.train_seconds:,.0f} s "
-            f"({timing.samples_per_second:,.0f} samples/s); {timing.total_seconds:,.0f} s with the evaluation"
+            f"{timing.samples:,} samples (environment steps) in {timing.training_seconds:,.0f} s "
+            f"({timing.samples_per_second:,.0f} samples/s); {timing.total_seconds:,.0f} s in all, "
+            f"{timing.scoring_seconds:,.0f} s of them for scores and {timing.audit_seconds:,.0f} s for the audit"
         )
     return fact_list(facts)
 

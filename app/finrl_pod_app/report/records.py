@@ -112,11 +112,20 @@ class LeaderboardRow(Part):
 
 
 class Timing(Part):
-    """Environment steps and wall-clock seconds of a run."""
+    """Environment steps and wall-clock seconds of a run.
+
+    training_seconds: without validation scores, which samples_per_second leaves out too. The other parts add up to
+    total_seconds.
+    """
 
     samples: int
-    train_seconds: float
     samples_per_second: float
+    preparation_seconds: float
+    training_seconds: float
+    scoring_seconds: float
+    backtests_seconds: float
+    audit_seconds: float
+    report_seconds: float
     total_seconds: float
 
 

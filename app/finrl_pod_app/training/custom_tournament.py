@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from finrl_pod_app.setup.doctor import installed_versions, pick_device
 from finrl_pod_app.setup.output_folder import RUN, locked_folder
 from finrl_pod_app.setup.presets import tournament_command
 from finrl_pod_app.setup.progress_file import live_progress
+from finrl_pod_app.training.run_clock import RunClock
 
 RESULT = "result.json"
 TEST = "test"  # purpose of the random stream
@@ -56,7 +56,7 @@ def run_custom_tournament(
     Raises ConfigError for settings that do not fit, as `load_env` for an environment that cannot be made, RunError for
     one whose first observation or step cannot be trained on, Interrupted on Ctrl-C.
     """
-    start = time.perf_counter()
+    clock = RunClock()
     settings = config.environment
     torch_device = pick_device(device)
     source = settings.source
@@ -75,8 +75,10 @@ def run_custom_tournament(
                     progress(dataclasses.replace(now, best=None, detail=best))  # `best` is shown as a Sharpe ratio
 
                 trainer = CohortTrainer(config, train, EpisodeScorer(evaluation, config.seed), sha256)
+                clock.enter("training")
                 outcome = Tournament(config, run, LocalExecutor(trainer), report).run()
-                document = to_plain(_document(config, run, outcome, evaluation, start))
+                clock.enter("backtests")
+                document = to_plain(_document(config, run, outcome, evaluation, clock))
                 write_json(out / RESULT, document)
     except KeyboardInterrupt:
         raise Interrupted(
@@ -118,7 +120,7 @@ def _check(config: RunConfig, make_env: MakeEnv) -> None:
 
 
 def _document(
-    config: RunConfig, run: RunDirectory, outcome: Outcome, make_env: MakeEnv, start: float
+    config: RunConfig, run: RunDirectory, outcome: Outcome, make_env: MakeEnv, clock: RunClock
 ) -> dict[str, Any]:
     best = outcome.leaderboard.best
     assert best is not None  # the tournament has raised RunError without one
@@ -148,11 +150,6 @@ def _document(
             "standard_error": spread / max(count - 1, 1) ** 0.5,
         },
         "leaderboard": [dataclasses.asdict(score) for score in outcome.leaderboard.scores],
-        "timing": {
-            "samples": outcome.samples,
-            "train_seconds": outcome.train_seconds,
-            "samples_per_second": outcome.samples_per_second,
-            "seconds": time.perf_counter() - start,
-        },
+        "timing": clock.timing(outcome).model_dump(),
         "versions": dict(installed_versions()),
     }

@@ -21,7 +21,7 @@ from finrl_pod.tournament.event_log import LoggedRun, read_run
 from finrl_pod.tournament.executor import Executor, LocalExecutor, ReplayExecutor
 from finrl_pod.tournament.executors.processes import ProcessExecutor
 from finrl_pod.tournament.executors.ray_shards import ONE_NODE, RayExecutor, check_listening, import_ray
-from finrl_pod.types import Panel
+from finrl_pod.types import Panel, Tensor
 from finrl_pod.user_files import keep, keep_neighbours, kept_files, kept_neighbours
 from finrl_pod_app.prices.market_setup import make_market, make_trainer
 from finrl_pod_app.setup.doctor import pick_device
@@ -71,11 +71,12 @@ def open_executor(
     panel: Panel,
     make_local: Callable[[], CohortTrainer],
     device: torch.device,
+    start: Tensor | None = None,
 ) -> Iterator[Executor]:
     """Return the executor of an engine; its shards end with the context.
 
-    make_local: the trainer of this process, on the device. Raises InputError and SetupError for an engine that cannot
-    be used.
+    make_local: the trainer of this process, on the device. start: solved weights for shards elsewhere. Raises
+    InputError and SetupError for an engine that cannot be used.
     """
     executor: Executor
     values = dataclasses.asdict(config)
@@ -90,13 +91,13 @@ def open_executor(
         if shards is None:
             shards = torch.cuda.device_count() if device.type == "cuda" else 1
         threads = config.threads or max(1, (os.cpu_count() or 1) // shards)
-        trainer = partial(shard_trainer, config, panel, own_files, neighbours, device.type, threads)
+        trainer = partial(shard_trainer, config, panel, own_files, neighbours, device.type, threads, start)
         executor = ProcessExecutor(trainer, shards, timeout=options.timeout)
     else:
         threads = config.threads or max(1, int(options.cpus or 0))
         shard_device = "cuda" if (options.gpus or 0) > 0 else "cpu"
         executor = RayExecutor(
-            partial(shard_trainer, config, panel, own_files, neighbours, shard_device, threads),
+            partial(shard_trainer, config, panel, own_files, neighbours, shard_device, threads, start),
             shards=options.shards,
             address=options.address,
             cpus=1.0 if options.cpus is None else options.cpus,
@@ -124,11 +125,13 @@ def shard_trainer(
     neighbours: Mapping[str, str],
     device: str,
     threads: int,
+    start: Tensor | None,
     number: int,
 ) -> CohortTrainer:
     """Trainer of a shard in a separate process. device: "cpu", or "cuda" for one of several GPUs per shard.
 
-    own_files, neighbours: texts of the user files in the config, and of the files that they import.
+    own_files, neighbours: texts of the user files in the config, and of the files that they import. start: see
+    `make_trainer`.
     """
     keep(own_files)
     keep_neighbours(neighbours)
@@ -140,4 +143,4 @@ def shard_trainer(
     if threads:
         torch.set_num_threads(threads)
     market = make_market(panel, config, splits)
-    return make_trainer(config, panel, market, splits, torch_device, threads)
+    return make_trainer(config, panel, market, splits, torch_device, threads, start)

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from finrl_pod_envs.member_accounts import simulate_members
 from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.data.splits import REWARD_LAG, Splits
@@ -20,6 +21,7 @@ from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.evaluate.significance import regression_slope
 from finrl_pod.native.device import one_thread
 from finrl_pod.random import key
+from finrl_pod.rl.acting import BarActions
 from finrl_pod.rl.algorithms.closed_form import TiltReturns, scaled, solve, tilt_returns
 from finrl_pod.rl.algorithms.factory import is_solved
 from finrl_pod.rl.training.learner import Learner
@@ -48,10 +50,12 @@ def prepare_start(
     if run.has_start or not any(isinstance(agent, TrainedAgentConfig) and is_solved(agent) for agent in agents):
         return
     env = training_env(config, market, splits, (0,))
-    tilts = tilt_returns(market, config.environment, config.mandate, env.first, env.last + 1)
+    terms = (config.environment, config.mandate, env.first, env.last + 1)
+    tilts = tilt_returns(market, *terms, simulate_members)
     weights = scaled(solve(tilts), market, env.first, env.last)
     start = Learner(env, ClosedFormConfig(), start=weights)
-    returns = MarketScorer(market, config, (splits.validation.first, splits.validation.last))(start).returns[:, 0]
+    scorer = MarketScorer(market, config, (splits.validation.first, splits.validation.last), simulate_members)
+    returns = scorer(start).returns[:, 0]
     samples_per_generation = config.tournament.samples_per_generation
     folds = []
     samples = [samples_per_generation] * len(agents)
@@ -138,35 +142,30 @@ def _scorer(
     length = min(end - begin for begin, end in blocks)
     env = make_env(
         market,
-        dataclasses.replace(config.environment, window=length, envs=2, group=1),
+        dataclasses.replace(config.environment, window=length, envs=2, group=1, reward="log_return"),
         members=range(FOLDS),
         first=span[0],
         last=span[1],
         mandate=config.mandate,
         starts=[torch.tensor([begin]) for begin, _ in blocks],
     )
+    env.reuse_buffers(True)
+    begins = torch.tensor([begin for begin, _ in blocks])
     periods = bars_per_year(market.times)
 
     @torch.no_grad()
     @one_thread()
     def score(learner: Learner) -> float:
-        actor = learner.algorithm.actor
-        weights = learner.algorithm.weights()
-        window = torch.arange(1 - actor.spec.lookback, 1, device=env.device)
-        bar, account = env.reset(0, stagger=False)
+        algorithm = learner.algorithm
+        actions = BarActions(algorithm.actor, algorithm.weights(), market, length - 1, begins)
+        (_, account) = env.reset(0, stagger=False)
         marks = []
-        for _ in range(length):
-            rows = bar if actor.spec.encoder == "none" else (bar.unsqueeze(-1) + window).clamp(min=0)
-            action = actor.action(
-                weights,
-                market.features[rows].to(next(iter(weights.values()))),
-                account.view(FOLDS, 2, 1, -1).to(next(iter(weights.values()))),
-                market.tradable[rows],
-            ).view(FOLDS, 2, -1)
+        for t in range(length):
+            action = actions(t, account).clone()
             action[:, 1] = 0  # the base
             out = env.step(action)
             marks.append(out.equity.double())
-            bar, account = out.observation
+            account = out.observation.account
         equity = torch.stack(marks).cpu().numpy()  # [L, FOLDS, 2]
         if not np.isfinite(equity).all():
             return math.nan

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from finrl_pod.native.device import restored_threads
 from finrl_pod.promotion.trial_log import TrialLog, looks_so_far
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.promotion.verdict import significance_per_look
+from finrl_pod.rl.networks.policies import LINEAR
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.assignment import groups_of_slots
 from finrl_pod.tournament.leaderboard import ancestry
@@ -47,7 +47,7 @@ from finrl_pod_app.prices.stored_prices import load_panel, panel_to_resume
 from finrl_pod_app.report.builder import bootstrap_band, build_report, leaderboard_rows, subject_of
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.html import write_report
-from finrl_pod_app.report.records import Champion, RunReport, Timing
+from finrl_pod_app.report.records import Champion, RunReport
 from finrl_pod_app.report.verdict_text import few_bars_sentence
 from finrl_pod_app.setup.doctor import installed_versions, pick_device
 from finrl_pod_app.setup.kernels import compile_kernels
@@ -56,6 +56,7 @@ from finrl_pod_app.setup.progress_file import live_progress
 from finrl_pod_app.training.custom_tournament import run_custom_tournament
 from finrl_pod_app.training.engines import LOCAL, EngineOptions, logged_run, open_executor
 from finrl_pod_app.training.resources import Estimate, check_memory, check_ranges
+from finrl_pod_app.training.run_clock import Part, RunClock
 from finrl_pod_app.training.start_policy import prepare_start
 
 
@@ -79,7 +80,7 @@ def run_tournament(
     Returns the report, or the report of the backtest on validation with champion and leaderboard; on a custom
     environment the contents of result.json. Raises Interrupted on Ctrl-C; finished generations are on disk.
     """
-    start = time.perf_counter()
+    clock = RunClock()
     engine.check()
     if resume:
         keep_folder(out / FOLDER)
@@ -121,6 +122,7 @@ def run_tournament(
                 base = log.reference.metrics["sharpe"]
                 callback = with_base(both_callbacks(progress, write_progress), base)
                 compile_kernels(_stages(callback))
+                clock.enter("training")
                 outcome, members = train(context, run, log, torch_device, callback, engine)
                 if not test:
                     validation_report = run_backtest(out, split="validation")
@@ -136,10 +138,13 @@ def run_tournament(
                         }
                     )
                 stage = _stages(callback)
-                evaluation = promotion.evaluate_champion(
-                    context, run, members, registry, log, lambda name: stage(name, outcome)
-                )
-                stage("writing the report", outcome)
+
+                def on_stage(part: Part, name: str) -> None:
+                    clock.enter(part)
+                    stage(name, outcome)
+
+                evaluation = promotion.evaluate_champion(context, run, members, registry, log, on_stage)
+                on_stage("report", "writing the report")
                 strategies = {name: dict(result.metrics) for name, result in evaluation.validation.items()}
                 periods = {
                     name: mandate_period(config, results, evaluation.desired_tilts[name])
@@ -158,12 +163,7 @@ def run_tournament(
                     band=bootstrap_band(evaluation.test[subject_of(evaluation.test)].equity, config.seed),
                     parts={
                         "champion": _champion(config, members, outcome),
-                        "timing": Timing(
-                            samples=outcome.samples,
-                            train_seconds=outcome.train_seconds,
-                            samples_per_second=outcome.samples_per_second,
-                            total_seconds=time.perf_counter() - start,
-                        ),
+                        "timing": clock.timing(outcome),
                         "attribution": {"by_asset": profit.by_asset(), "by_year": profit.by_year()},
                         "score_attribution": evaluation.score_attribution,
                         "validation": {"strategies": strategies},
@@ -234,9 +234,10 @@ def train(
     """Train a population on the training split and score it on validation; choose its champion."""
     config = context.config
     prepare_start(config, run, context.market, context.splits, progress)
-    trainer = partial(make_trainer, config, context.panel, context.market, context.splits, device)
+    start = run.snapshot(START).weights[LINEAR] if run.has_start else None
+    trainer = partial(make_trainer, config, context.panel, context.market, context.splits, device, start=start)
     try:
-        with open_executor(engine, config, context.panel, trainer, device) as executor:
+        with open_executor(engine, config, context.panel, trainer, device, start) as executor:
             if engine.replay is None:
                 outcome = Tournament(config, run, executor, progress, log).run()
             else:

@@ -55,7 +55,7 @@ from finrl_pod_app.evaluation.audit import AuditScope, audit_champion
 from finrl_pod_app.evaluation.champions import (
     DECISIONS,
     load_champion,
-    member_ledgers,
+    member_curves,
     open_trial_log,
     period_of,
     reference_base,
@@ -344,8 +344,8 @@ def _ranked_returns(fold_run: FoldRun, ranks: int, last: int) -> Floats:
     agents = [fold_run.run.snapshot(score.id) for score in fold_run.board.scores[:ranks]]
     context = fold_run.context
     columns = [np.empty(0)] * ranks
-    for members, ledger in member_ledgers(agents, context.market, context.config, fold_run.fold.test.first, last):
-        for i, equity in zip(members, ledger.equity.cpu().numpy().T, strict=True):
+    for members, curves in member_curves(agents, context.market, context.config, fold_run.fold.test.first, last):
+        for i, equity in zip(members, curves.equity.cpu().numpy().T, strict=True):
             columns[i] = simple_returns(equity)
     return np.stack(columns, 1)
 

@@ -28,7 +28,7 @@ from finrl_pod.evaluate.significance import regression_slope
 from finrl_pod.market.mandate import without_name_limits
 from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.random import generators
-from finrl_pod.rl.acting import MeanActor, run_members
+from finrl_pod.rl.acting import MeanActor, SimulateMembers, run_members
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics, Population
 from finrl_pod.rl.experience import RolloutCollector
 from finrl_pod.rl.networks.policies import LINEAR, PolicySpec, make_policy, with_start
@@ -66,7 +66,12 @@ class TiltReturns:
 
 
 def tilt_returns(
-    market: MarketTensor, environment: EnvironmentConfig, mandate: MandateConfig, first: int, last: int
+    market: MarketTensor,
+    environment: EnvironmentConfig,
+    mandate: MandateConfig,
+    first: int,
+    last: int,
+    simulate: SimulateMembers = run_members,
 ) -> TiltReturns:
     """Trade F + 1 accounts through a mandate from bar first to last, once with costs and once without.
 
@@ -87,7 +92,7 @@ def tilt_returns(
         impact=0.0,
     )
     ledgers = (
-        run_members(MeanActor(spec), {LINEAR: weights}, market, rules, first, last, without_name_limits(mandate))
+        simulate(MeanActor(spec), {LINEAR: weights}, market, rules, first, last, without_name_limits(mandate))
         for rules in (environment, free)
     )
     net_returns, gross_returns = (simple_returns(ledger.equity.cpu().numpy()).T for ledger in ledgers)  # [1 + F, T]
@@ -133,10 +138,16 @@ def scaled(weights: Floats, market: MarketTensor, first: int, last: int) -> Tens
 
 
 def solved_weights(
-    market: MarketTensor, environment: EnvironmentConfig, mandate: MandateConfig, first: int, last: int
+    market: MarketTensor,
+    environment: EnvironmentConfig,
+    mandate: MandateConfig,
+    first: int,
+    last: int,
+    simulate: SimulateMembers = run_members,
 ) -> Tensor:
     """Weights [F] of the linear policy that is solved on the decision bars first to last."""
-    return scaled(solve(tilt_returns(market, environment, mandate, first, last + 1)), market, first, last)
+    tilts = tilt_returns(market, environment, mandate, first, last + 1, simulate)
+    return scaled(solve(tilts), market, first, last)
 
 
 def regression_weights(market: MarketTensor, first: int, last: int, embargo: int) -> Floats:

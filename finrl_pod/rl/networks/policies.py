@@ -150,6 +150,24 @@ class Policy(ABC):
         return PolicyOutput(mean, log_std, self.value(params, features, account, tradable))
 
 
+class MarketPolicy(Policy):
+    """A policy that computes what depends on the market alone before it reads accounts.
+
+    Loops over bars compute that part for many bars at once.
+    """
+
+    @abstractmethod
+    def market_part(self, params: Params, features: Tensor, tradable: Tensor | None) -> tuple[Tensor, ...]:
+        """What `scores` needs of the market, tensors [P, K, ...]; arguments as in `mean`."""
+
+    @abstractmethod
+    def scores(self, params: Params, part: tuple[Tensor, ...], account: Tensor) -> Tensor:
+        """Mean scores [P, K, A, D] of accounts [P, K, A, own] on a market part of the same P and K."""
+
+    def mean(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+        return self.scores(params, self.market_part(params, features, tradable), account)
+
+
 class BasePolicy(Policy):
     """Base of custom policies: subclasses define `weights`, `mean` and `value`.
 
@@ -177,7 +195,7 @@ def _orthogonal(rows: int, cols: int, gain: float, generator: torch.Generator, d
     return weight
 
 
-class EquivariantPolicy(Policy):
+class EquivariantPolicy(MarketPolicy):
     """One network for every asset; their number and order do not matter.
 
     Features are encoded once a group (`encoder.py`); an account adds its holding to the code of each asset:
@@ -231,13 +249,21 @@ class EquivariantPolicy(Policy):
             **init_extras(self.spec, k, generator, dtype, prefix="value_"),
         }
 
-    def mean(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+    def market_part(self, params: Params, features: Tensor, tradable: Tensor | None) -> tuple[Tensor, ...]:
+        """Mixed codes [P, K, N, S], linear scores [P, K, 1, N] and, if it has one, the score of cash [P, K, 1, 1]."""
         p, k, n, _ = features.shape
-        a = account.shape[2]
-        relative = account[..., 1 : 1 + n] * n  # [P, K, A, N], in units of an equal share
         assets = self.encoder.encode(params, features, tradable)
-        code = self.encoder.mix(params, assets)  # [P, K, N, S]
+        code = self.encoder.mix(params, assets)
         linear = torch.bmm(features.reshape(p, k * n, -1), params["linear_w"].unsqueeze(-1)).view(p, k, 1, n)
+        if not self.spec.has_cash_score:
+            return code, linear
+        cash = affine(assets.context, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
+        return code, linear, cash
+
+    def scores(self, params: Params, part: tuple[Tensor, ...], account: Tensor) -> Tensor:
+        code, linear, *cash = part
+        p, k, n, _ = code.shape
+        relative = account[..., 1 : 1 + n] * n  # [P, K, A, N], in units of an equal share
         if self.spec.has_extras:
             code = code.unsqueeze(2) + extras_by_asset(self.spec, params, account, n)  # [P, K, A, N, S]
             hidden = torch.tanh(code + relative.unsqueeze(-1) * params["holding_w"].view(p, 1, 1, 1, -1))
@@ -245,9 +271,8 @@ class EquivariantPolicy(Policy):
         else:
             scores = asset_scores(code, relative, params["holding_w"], params["score_w"])
         scores = scores + linear
-        if self.spec.has_cash_score:
-            cash = affine(assets.context, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
-            scores = torch.cat([cash.expand(p, k, a, 1), scores], -1)
+        if cash:
+            scores = torch.cat([cash[0].expand(p, k, account.shape[2], 1), scores], -1)
         return _with_inertia(scores, account, params) if self.spec.action == "softmax" else scores
 
     def value(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
@@ -267,7 +292,7 @@ class EquivariantPolicy(Policy):
         return (hidden * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_out_b"].view(p, 1, 1)
 
 
-class LinearPolicy(Policy):
+class LinearPolicy(MarketPolicy):
     """Scores linear in the features of an asset: a parametric portfolio policy (Brandt, Santa-Clara and Valkanov 2009).
 
         score_n = w . x_n + u holding_n + inertia * log(holding_n)
@@ -300,20 +325,27 @@ class LinearPolicy(Policy):
             tensors["cash_b"] = torch.zeros(1, dtype=dtype)
         return tensors
 
-    def mean(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+    def market_part(self, params: Params, features: Tensor, tradable: Tensor | None) -> tuple[Tensor, ...]:
+        """Linear scores [P, K, 1, N] and, if it has one, the score of cash [P, K, 1, 1]."""
         p, k, n, _ = features.shape
+        linear = product(features, params["linear_w"].unsqueeze(-1)).view(p, k, 1, n)
+        if not self.spec.has_cash_score:
+            return (linear,)
+        mean_features = mean_over_assets(features, tradable)  # [P, K, F]
+        return linear, affine(mean_features, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
+
+    def scores(self, params: Params, part: tuple[Tensor, ...], account: Tensor) -> Tensor:
+        linear, *cash = part
+        p, k, _, n = linear.shape
         a = account.shape[2]
-        linear = product(features, params["linear_w"].unsqueeze(-1))  # [P, K, N, 1]
-        scores = linear.view(p, k, 1, n).expand(p, k, a, n)
+        scores = linear.expand(p, k, a, n)
         if self.spec.extra_per_asset:
             blocks, _ = split_extras(self.spec, account, n)
             scores = scores + torch.einsum("pkabn,pb->pkan", blocks * n, params["extra_asset_w"])
         if self.spec.action == "direct":
             scores = torch.addcmul(scores, account[..., 1 : 1 + n] * n, params["holding_w"].view(p, 1, 1, 1))
-        if self.spec.has_cash_score:
-            mean_features = mean_over_assets(features, tradable)  # [P, K, F]
-            cash = affine(mean_features, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
-            scores = torch.cat([cash.expand(p, k, a, 1), scores], -1)
+        if cash:
+            scores = torch.cat([cash[0].expand(p, k, a, 1), scores], -1)
         return _with_inertia(scores, account, params) if self.spec.action == "softmax" else scores
 
     def value(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
@@ -335,7 +367,7 @@ def _with_inertia(scores: Tensor, account: Tensor, params: Params) -> Tensor:
     return torch.addcmul(scores, log_holdings, params["inertia"].view(-1, 1, 1, 1))
 
 
-class MlpPolicy(Policy):
+class MlpPolicy(MarketPolicy):
     """An MLP on the flat observation [account, features of all assets], with separate actor and critic.
 
     The first layer is split: the part of the table is computed once a group, the part of the account once an account.
@@ -375,24 +407,28 @@ class MlpPolicy(Policy):
         return tensors
 
     # The mask is not read: features of assets that are not tradable are 0.
-    def mean(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
-        return self._tower("actor", params, features, account)
+    def market_part(self, params: Params, features: Tensor, tradable: Tensor | None) -> tuple[Tensor, ...]:
+        """The part of the table in the first layer: [P, K, H]."""
+        return (self._base("actor", params, features),)
+
+    def scores(self, params: Params, part: tuple[Tensor, ...], account: Tensor) -> Tensor:
+        return self._last("actor", params, self._hidden("actor", params, part[0], account))
 
     def value(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
-        return self._tower("critic", params, features, account).squeeze(-1)
+        hidden = self._hidden("critic", params, self._base("critic", params, features), account)
+        return self._last("critic", params, hidden).squeeze(-1)
 
-    def _tower(self, name: str, params: Params, features: Tensor, account: Tensor) -> Tensor:
-        return self._last(name, params, self._hidden(name, params, features, account))
+    def _base(self, name: str, params: Params, features: Tensor) -> Tensor:
+        """The first layer of the features alone: [P, K, H]. Over 0 features, of a flat row, the bias is left."""
+        return torch.baddbmm(params[f"{name}_b0"].unsqueeze(1), features.flatten(2), params[f"{name}_table_w"])
 
     def _last(self, name: str, params: Params, hidden: Tensor) -> Tensor:
         last = len(self.spec.hidden)
         return affine(hidden, params[f"{name}_w{last}"], params[f"{name}_b{last}"])
 
-    def _hidden(self, name: str, params: Params, features: Tensor, account: Tensor) -> Tensor:
-        """Output of the last hidden layer: [P, K, A, H]."""
-        p, k = features.shape[:2]
-        # A flat row has no table: the product over 0 features leaves the bias.
-        base = torch.baddbmm(params[f"{name}_b0"].unsqueeze(1), features.flatten(2), params[f"{name}_table_w"])
+    def _hidden(self, name: str, params: Params, base: Tensor, account: Tensor) -> Tensor:
+        """Output of the last hidden layer: [P, K, A, H]. base: [P, K, H], the first layer of the features."""
+        p, k = base.shape[:2]
         weight = params[f"{name}_own_w"]
         own = torch.bmm(account.reshape(p, -1, self.spec.own)[..., : weight.shape[1]], weight)  # [P, K A, H]
         x = self._sum(own.view(p * k, account.shape[2], -1), base.view(p * k, -1))

@@ -30,7 +30,7 @@ from finrl_pod.types import AgentSnapshot, Tensor
 from finrl_pod.user_files import own_failures
 
 HEADER = "finrl_pod"
-PLAIN_FIELDS = ("group", "number", "rows", "replay_first", "samples", "seconds")  # of a result
+PLAIN_FIELDS = ("group", "number", "rows", "replay_first", "samples", "seconds", "scoring_seconds")  # of a result
 
 
 def encode_assignment(assignment: Assignment) -> bytes:
