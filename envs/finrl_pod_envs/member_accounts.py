@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 
 from finrl_pod.evaluate.backtest import AccountCurves
+from finrl_pod.market.account_extras import account_extras
 from finrl_pod.market.mandate import MandateTable, active_mandate, desired_weights, scores_of
 from finrl_pod.market.rewards import RewardState
 from finrl_pod.native.device import on_device, one_thread
@@ -112,7 +113,7 @@ def _compiled_env(
         and not on_device(market.close.device)
         and market.first <= first < last < len(market.times)
     )
-    if not is_supported or _keeps_holdings_in_turmoil(market, config, first, last, mandate):
+    if not is_supported or _differs_in_turmoil(market, config, first, last, mandate):
         return None
     own_config = replace(config, envs=members, group=members, window=last - first, reward="log_return")
     env = PortfolioEnv(
@@ -127,13 +128,16 @@ def _compiled_env(
     return env if env.is_compiled else None
 
 
-def _keeps_holdings_in_turmoil(
+def _differs_in_turmoil(
     market: MarketTensor, config: EnvironmentConfig, first: int, last: int, mandate: MandateConfig | None
 ) -> bool:
-    """Whether a bar at which everything is sold may leave holdings: their virtual ones differ from a backtest."""
+    """Whether virtual holdings may differ from those of a backtest after a bar at which everything is sold.
+
+    A backtest does not decide at such a bar. It matters where holdings are left, or virtual ones are observed.
+    """
     if active_mandate(mandate) is None or config.turbulence_limit <= 0:
         return False
-    return not bool(market.fillable[first:last].all())
+    return any(account_extras(config, mandate)) or not bool(market.fillable[first:last].all())
 
 
 @torch.no_grad()

@@ -42,12 +42,18 @@ def over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Float
     def of_block(valid: Bools, *columns: Floats) -> Floats:
         if valid.all():
             return function(*columns)
-        order = np.argsort(~valid, axis=0, kind="stable")
-        top_valid = np.take_along_axis(valid, order, axis=0)
-        top_rows = (np.where(top_valid, np.take_along_axis(column, order, axis=0), np.nan) for column in columns)
-        values = function(*top_rows)
-        result = np.full(values.shape, np.nan)
-        np.put_along_axis(result, order.reshape(*order.shape, *(1,) * (values.ndim - 2)), values, axis=0)
+        moved = (valid[1:] & ~valid[:-1]).any(0)  # columns with a bar after a gap; the others are at the top already
+        order = np.argsort(~valid[:, moved], axis=0, kind="stable")
+
+        def top_rows(column: Floats) -> Floats:
+            rows = np.where(valid, column, np.nan)
+            rows[:, moved] = np.take_along_axis(rows[:, moved], order, axis=0)
+            return rows
+
+        result = function(*map(top_rows, columns))
+        values = result[:, moved]
+        np.put_along_axis(values, order.reshape(*order.shape, *(1,) * (values.ndim - 2)), result[:, moved], axis=0)
+        result[:, moved] = values
         result[~valid] = np.nan
         return result
 

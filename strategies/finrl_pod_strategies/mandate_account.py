@@ -293,7 +293,10 @@ def _index(times: Times, time: np.datetime64) -> int | None:
 
 def _forward_filled(window: Window, t: int) -> Floats:
     """Closes [N] at bar t forward-filled over gaps within the window; 1.0 before the first."""
+    close: Floats = window.close[t]
+    if np.isfinite(close).all():
+        return close
     has_price = np.isfinite(window.close[: t + 1])
     latest = np.where(has_price.any(0), t - has_price[::-1].argmax(0), 0)
-    close: Floats = np.where(has_price.any(0), window.close[latest, np.arange(has_price.shape[1])], 1.0)
+    close = np.where(has_price.any(0), window.close[latest, np.arange(has_price.shape[1])], 1.0)
     return close

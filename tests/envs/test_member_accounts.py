@@ -28,7 +28,7 @@ from finrl_pod.market.mandate import (
 )
 from finrl_pod.market.rules import rules_of
 from finrl_pod.native.prebuild import find_compiler
-from finrl_pod.rl.acting import DecisionInputs, MeanActor, run_members, tilt_scores
+from finrl_pod.rl.acting import DecisionInputs, MeanActor, asset_scores, run_members
 from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
@@ -111,7 +111,7 @@ def test_compiled_accounts_equal_run_members(
     actor, params = members_of(market, config, mandate, policy, seed)
     terms = (actor, params, market, config, 4, last, mandate)
     with pytest.MonkeyPatch.context() as patch:
-        is_uncovered = member_accounts._keeps_holdings_in_turmoil(market, config, 4, last, mandate)
+        is_uncovered = member_accounts._differs_in_turmoil(market, config, 4, last, mandate)
         if not is_uncovered:
             patch.setattr(member_accounts, "run_members", lambda *_: pytest.fail("not compiled"))
         curves = simulate_members(*terms)
@@ -154,7 +154,7 @@ def test_compiled_ensemble_equals_decisions_on_the_mean(
         inputs = DecisionInputs(
             market.features[t : t + 1], market.tradable[t : t + 1], held.expand(MEMBERS, -1), extras
         )
-        scores = [tilt_scores(actor, params, inputs, config) for actor, params in actors]
+        scores = [asset_scores(actor, params, inputs, config) for actor, params in actors]
         bar = table.at(t)
         target = torch.from_numpy(shares) @ desired_weights(torch.cat(scores), bar, held, *rules)
         decision = decide(target.unsqueeze(0), bar, held, state.weights, state.budget, *rules)
