@@ -136,6 +136,7 @@ def test_columns_of_tables_are_features_of_the_panel(monkeypatch: pytest.MonkeyP
     prices = attach("known_at,level\n2020-01-06,7\n")
     assert "macro.level" in features.available(prices)
     assert with_tables(prices, ()).tables == ()
+    assert with_tables(DAILY, ()) is DAILY
     monkeypatch.setattr(features, "_FEATURES", dict(features._FEATURES))
     features.register("macro.level")(lambda source: source.close)
     with pytest.raises(FeatureError, match=r"'macro.level' is registered, and a column of a table"):

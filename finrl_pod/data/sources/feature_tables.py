@@ -50,6 +50,8 @@ def with_tables(panel: Panel, configs: Sequence[TableConfig]) -> Panel:
     Raises DataError naming the line for an invalid file, InputError for a missing one, ConfigError for two tables of
     one name and for settings out of range.
     """
+    if not configs and not panel.tables:
+        return panel  # the same object, which keeps its hash
     tables: dict[str, FeatureTable] = {}
     for i, config in enumerate(configs):
         check_settings(f"features.tables.{i}.", config)
