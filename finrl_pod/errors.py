@@ -31,9 +31,15 @@ MAX_LISTED = 24  # names in a message
 
 
 class FinrlPodError(Exception):
-    """Base of all errors raised by finrl_pod. The message gives the value, the rule and a fix."""
+    """Base of all errors raised by finrl_pod. The message gives the value, the rule and a fix.
+
+    It cuts endless words, such as those of a damaged file.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(re.sub(r"\S{500,}", lambda word: f"{word[0][:80]}...", message))
 
 
 class InputError(FinrlPodError):
@@ -41,10 +47,7 @@ class InputError(FinrlPodError):
 
 
 class DataError(InputError):
-    """Prices that break a rule of the panel. Its message cuts endless words, such as those of a damaged file."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(re.sub(r"\S{500,}", lambda word: f"{word[0][:80]}...", message))
+    """Prices that break a rule of the panel."""
 
 
 class FetchError(DataError):

@@ -15,14 +15,16 @@ from finrl_pod_app.cli.main import run as cli
 from finrl_pod_app.evaluation.audit import audit_run
 from finrl_pod_app.report.mandate_text import ladder_cells, ladder_sentence
 from finrl_pod_app.report.records import make_report
-from finrl_pod_app.training.start_policy import _starts_outside
+from finrl_pod_app.training.start_policy import SHARES, _starts_outside, score_updates
 
+from finrl_pod.data.splits import Span, Splits
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig, PPOConfig
 from finrl_pod.settings.run import MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.tournament.selection import champion_of, ensemble_of
 from tests.app.small_run import isolated_folders, run_tournament, small_config
+from tests.markets import random_market
 
 RUNGS = ["base", "momentum", "reversal", "low_volatility", "closed_form", "rl"]
 pytestmark = pytest.mark.slow
@@ -42,6 +44,15 @@ def started(**tournament: Any) -> RunConfig:
     agent = dataclasses.replace(config.agent, policy="linear", start="closed_form", weight_decay=1.0)
     assert isinstance(agent, PPOConfig)
     return dataclasses.replace(config, agent=agent, mandate=MandateConfig())
+
+
+def test_a_training_split_shorter_than_five_horizons_is_not_scored_in_folds() -> None:
+    market = random_market(bars=220)
+    times = np.datetime64("2024-01-01") + np.arange(220)
+    splits = Splits(Span(0, 159), Span(165, 190), Span(195, 219), 5, times)
+    agent = PPOConfig(horizon=32)
+    fold = score_updates(RunConfig(agent=agent), agent, market, splits, tilts=None)  # type: ignore[arg-type]
+    assert (fold.shares, fold.ratios, fold.chosen) == ((), (), SHARES[0])
 
 
 def solved() -> RunConfig:

@@ -11,12 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from argon2 import PasswordHasher
-from argon2.profiles import CHEAPEST
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.dashboard import passwords
 from finrl_pod_app.dashboard.actions import access
-from finrl_pod_app.dashboard.passwords import Password
 from finrl_pod_app.dashboard.script.main import PAGES
 from finrl_pod_app.dashboard.serving import server as server_module
 from finrl_pod_app.dashboard.settings import JOURNAL_VARIABLE, RUNS_VARIABLE
@@ -31,15 +27,9 @@ from tests.dashboard.dashboard_process import DashboardProcess
 pytestmark = pytest.mark.slow
 
 NOW = datetime(2024, 1, 2, tzinfo=UTC)
-PASSWORD = "correct horse battery"
 EVIL = "http://evil.example"
 MARKUP = "<img src=x onerror=alert(1)> [a](javascript:alert(1)) **bold** $x$ :red[y]"
 FORMULA = '=HYPERLINK("http://evil.example")'
-
-
-@pytest.fixture
-def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "_hasher", lambda: PasswordHasher.from_parameters(CHEAPEST))
 
 
 @pytest.fixture
@@ -48,7 +38,6 @@ def page_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path / "runs"))
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path / "paper" / "journal.sqlite"))
-    access.password_guard.cache_clear()
     return tmp_path
 
 
@@ -64,23 +53,6 @@ def test_other_addresses_need_a_password(page_data: Path, address: str, capsys: 
     error = capsys.readouterr().err
     assert "set one with finrl-pod dashboard set-password" in error
     assert len(error.splitlines()) == 1
-
-
-def test_other_addresses_show_nothing_before_login(
-    page_data: Path, cheap_hashes: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Password().set(PASSWORD)
-    monkeypatch.setattr(access, "is_local_only", lambda: False)
-    app = AppTest.from_file(str(server_module.SCRIPT), default_timeout=60).run()
-    assert [title.value for title in app.title] == ["finrl_pod"]
-    app.text_input[0].input("a wrong password")
-    app.button[0].click().run()
-    assert "wrong password" in app.error[0].value.replace("\\", "")
-    assert [title.value for title in app.title] == ["finrl_pod"]
-    access.password_guard.cache_clear()
-    app.text_input[0].input(PASSWORD)
-    app.button[0].click().run()
-    assert [title.value for title in app.title] == ["Overview"]
 
 
 def test_is_local_only_by_address_and_proxy_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finrl_pod_app.dashboard.queries import runs
+from finrl_pod_app.dashboard.queries import damage, runs
 
 from finrl_pod.errors import RunError
 
@@ -27,6 +27,23 @@ def replace_generation(folder: Path) -> None:
     text = (folder / "state.json").read_text()
     state = json.loads(text)
     (folder / "state.json").write_text(json.dumps({**state, "generation": 10**400}))
+
+
+def add_key(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["config"]["nonsense"] = "lots"
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def replace_metric(folder: Path) -> None:
+    report = json.loads((folder / "report.json").read_text())
+    report["test"]["strategies"]["champion"]["turnover"] = "lots"
+    (folder / "report.json").write_text(json.dumps(report))
+
+
+def truncate_curves(folder: Path) -> None:
+    curves = (folder / "curves.safetensors").read_bytes()
+    (folder / "curves.safetensors").write_bytes(curves[:-1])
 
 
 def replace_by_link(folder: Path) -> None:
@@ -66,6 +83,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         "report.json is damaged: it is not JSON",
     ),
     "tags": (lambda folder: (folder / "tags.json").write_text("[]"), "tags.json is damaged"),
+    "key": (add_key, "config.json is damaged: unknown key nonsense"),
+    "metric": (replace_metric, "report.json is damaged: test.strategies.champion.turnover"),
+    "curves": (truncate_curves, "curves.safetensors is damaged: it is not complete"),
+    "empty-curves": (truncate("curves.safetensors", 0), "curves.safetensors is damaged: it is not complete"),
 }
 
 
@@ -77,12 +98,13 @@ def spoiled(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (spoil, _) in DAMAGE.items():
         shutil.copytree(finished, root / name)
         spoil(root / name)
+        os.utime(root / name / "state.json", ns=(0, (finished / "state.json").stat().st_mtime_ns))  # before the verdict
     return root
 
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_reason_of_the_damage(name: str, spoiled: Path) -> None:
-    summary = runs.summarise(runs.open_run(spoiled, name))
+    summary = damage.summarise(runs.open_run(spoiled, name))
     assert DAMAGE[name][1] in summary.error
     assert str(spoiled) not in summary.error
 
@@ -109,19 +131,26 @@ def test_pages_say_that_a_run_is_damaged(page: str, name: str, spoiled: Path, vi
         assert name not in (app.multiselect[0].options if page == "compare" else app.selectbox[0].options)
 
 
-def test_the_page_names_a_part_that_does_not_fit_and_shows_the_others(
-    finished: Path, tmp_path: Path, visit: Callable[..., Any]
-) -> None:
-    shutil.copytree(finished, tmp_path / "mine")
-    report = json.loads((finished / "report.json").read_text())
-    report["test"]["strategies"]["champion"]["turnover"] = "lots"
-    (tmp_path / "mine" / "report.json").write_text(json.dumps(report))
-    app = visit("run", tmp_path, name="mine")
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_part_hides_no_other(name: str, spoiled: Path, visit: Callable[..., Any]) -> None:
+    app = visit("run", spoiled, name=name)
     assert not app.exception
-    assert "test.strategies.champion.turnover" in app.warning[0].value.replace("\\", "")
+    assert f"{name} is damaged" in app.error[0].value.replace("\\", "")
+    assert "Report" in [header.value for header in app.header]
     figures = {metric.label: metric.value for metric in app.metric}
-    assert figures["Turnover"] == "–"
-    assert figures["Sharpe ratio"] == f"{report['test']['strategies']['champion']['sharpe']:.2f}"
+    if name not in ("link", "pipe", "size", "deep"):  # the report is readable
+        report = json.loads((spoiled / "good" / "report.json").read_text())
+        assert figures["Sharpe ratio"] == f"{report['test']['strategies']['champion']['sharpe']:.2f}"
+    if name not in ("link", "pipe", "size", "deep", "folder"):
+        assert "Trials" in figures  # of the verdict
+    if name == "metric":
+        assert figures["Turnover"] == "–"
+
+
+def test_damaged_runs_are_no_result(spoiled: Path, visit: Callable[..., Any]) -> None:
+    app = visit("overview", spoiled)
+    newest = [element.value for element in app.markdown if "Newest result" in element.value]
+    assert newest == ["**Newest result: [good](/run?name=good)**"]
 
 
 def test_files_of_runs_are_read_up_to_a_size(tmp_path: Path) -> None:

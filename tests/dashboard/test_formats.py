@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 from finrl_pod_app.dashboard import theme
@@ -85,3 +86,9 @@ def test_template_is_transparent() -> None:
         layout = theme.template(dark=dark).layout
         assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
     assert theme.template(dark=True).layout.font.color != theme.template(dark=False).layout.font.color
+
+
+def test_zoned_time_names_the_zone() -> None:
+    moment = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
+    assert theme.zoned_time(moment, ZoneInfo("Asia/Kolkata")) == "2026-11-21 02:30:00 IST"
+    assert theme.zoned_time(moment, ZoneInfo("America/Sao_Paulo")) == "2026-11-20 18:00:00 UTC-0300"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tomllib
 from collections.abc import Callable
@@ -17,11 +18,13 @@ import pandas as pd
 import pytest
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
+from finrl_pod_app.dashboard.pages import overview
 from finrl_pod_app.dashboard.script.main import PAGES
 from finrl_pod_app.report.columns import format_metric
 from finrl_pod_app.report.records import read_report
 from finrl_pod_app.report.verdict_text import verdict_paragraph
-from finrl_pod_app.setup.presets import PRESETS, config_text, for_panel
+from finrl_pod_app.setup.output_folder import TEMPORARY
+from finrl_pod_app.setup.presets import PRESETS, config_text, for_stored_panel
 
 from finrl_pod.data.store import Store
 from finrl_pod.evaluate.metrics import METRIC_BY_NAME
@@ -144,6 +147,27 @@ def test_results_without_a_recorded_look_are_not_the_newest(
     assert "not recorded" in texts(app)
 
 
+def test_the_champion_of_the_paper_demo_is_marked_and_no_result(
+    visit: Callable[..., Any], finished: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "runs" / "own")
+    shutil.copytree(finished, tmp_path / "runs" / "paper" / "champion")
+    (tmp_path / "runs" / "paper" / "champion" / TEMPORARY).write_text("{}")  # newer than the other run
+    app = visit("overview", tmp_path / "runs")
+    assert any("Newest result: [own]" in element.value for element in app.markdown)
+    tags = app.dataframe[0].value.set_index("name")["tags"]
+    assert list(tags["paper/champion"]) == ["temporary, of paper demo"]
+    assert visit("run", tmp_path / "runs").query_params == {"name": "own"}
+    assert visit("compare", tmp_path / "runs").query_params["run"] == "own"
+    assert any("paper demo" in element.value for element in visit("run", tmp_path / "runs", name="paper/champion").info)
+
+
+def test_overview_refreshes_with_the_time_of_its_data(visit: Callable[..., Any], finished: Path) -> None:
+    app = visit("overview", finished.parent)
+    assert any(re.fullmatch(r"As of .* UTC", element.value.replace("\\", "")) for element in app.caption)
+    assert overview.REFRESH_INTERVAL <= 30
+
+
 def test_run_names_are_escaped(visit: Callable[..., Any], finished: Path, tmp_path: Path) -> None:
     name = "<b>x</b>[y](javascript:alert(1))"
     (tmp_path / "runs").mkdir()
@@ -204,6 +228,12 @@ def test_views_of_the_data(view: str, visit: Callable[..., Any], tmp_path: Path)
     assert not app.error
 
 
+def test_the_import_form_says_how_a_file_is_written(visit: Callable[..., Any], tmp_path: Path) -> None:
+    app = visit("data", tmp_path)
+    labels = [field.label for kind in (app.text_input, app.selectbox) for field in kind]
+    assert {"Ticker", "Date format", "Decimal sign", "Separator", "Columns"} <= set(labels)
+
+
 def test_form_sets_the_mandate(visit: Callable[..., Any], tmp_path: Path) -> None:
     app = visit("train", tmp_path)
     app.number_input(key="laptop: mandate.tilt").set_value(0.25)
@@ -225,9 +255,8 @@ def test_form_of_a_preset_gives_its_config(visit: Callable[..., Any], tmp_path: 
     for place, name in enumerate(app.selectbox(key=f"{preset}: data").options):
         app.selectbox(key=f"{preset}: data").select_index(place).run()
         shown = tomllib.loads(app.code[0].value)
-        expected = tomllib.loads(config_text(for_panel(PRESETS[preset], Store().show(name))))
-        assert shown["features"] == expected["features"]
-        assert {**shown, "data": 0} == {**expected, "data": 0}
+        expected = tomllib.loads(config_text(for_stored_panel(PRESETS[preset], Store(), name)))
+        assert shown == expected
 
 
 def test_run_shows_the_paragraph_of_its_verdict(visit: Callable[..., Any], finished: Path) -> None:

@@ -11,12 +11,13 @@ from argon2 import PasswordHasher
 from argon2.profiles import CHEAPEST
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.dashboard import passwords
-from finrl_pod_app.dashboard.passwords import MAX_LENGTH, Password, PasswordGuard, PasswordRefused
+from finrl_pod_app.dashboard.passwords import MAX_LENGTH, MAX_WRONG, WINDOW, Password, PasswordGuard, PasswordRefused
 from finrl_pod_app.dashboard.serving import server
 
 from finrl_pod.errors import InputError
 
 PASSWORD = "correct horse battery"
+ADDRESS = "192.0.2.7"
 
 
 @pytest.fixture(autouse=True)
@@ -92,14 +93,14 @@ def test_wait_doubles_after_wrong_passwords(password: Password) -> None:
     guard = PasswordGuard(password, clock)
     for wait in (1, 2, 4, 8):
         with pytest.raises(PasswordRefused, match=f"wrong password: try again in {wait} s"):
-            guard.check("wrong password")
+            guard.check("wrong password", ADDRESS)
         clock.now += wait - 0.01
         with pytest.raises(PasswordRefused, match="too soon"):
-            guard.check(PASSWORD)  # refused even with the correct password
+            guard.check(PASSWORD, ADDRESS)  # refused even with the correct password
         clock.now += 0.02
-    guard.check(PASSWORD)
+    guard.check(PASSWORD, ADDRESS)
     with pytest.raises(PasswordRefused, match="in 1 s"):
-        guard.check("wrong password")
+        guard.check("wrong password", ADDRESS)
 
 
 def guess_wrong(guard: PasswordGuard, clock: Clock, times: int) -> None:
@@ -107,7 +108,7 @@ def guess_wrong(guard: PasswordGuard, clock: Clock, times: int) -> None:
     for _ in range(times):
         clock.now += 301
         with pytest.raises(PasswordRefused, match="wrong password"):
-            guard.check("wrong password")
+            guard.check("wrong password", ADDRESS)
 
 
 def test_wait_is_limited(password: Password) -> None:
@@ -115,7 +116,7 @@ def test_wait_is_limited(password: Password) -> None:
     guard = PasswordGuard(password, clock)
     guess_wrong(guard, clock, 12)
     clock.now += 301
-    guard.check(PASSWORD)
+    guard.check(PASSWORD, ADDRESS)
 
 
 def test_wait_does_not_overflow_after_many_guesses(password: Password, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +125,7 @@ def test_wait_does_not_overflow_after_many_guesses(password: Password, monkeypat
     guard = PasswordGuard(password, clock)
     guess_wrong(guard, clock, 1_200)
     with pytest.raises(PasswordRefused, match="too soon"):
-        guard.check("wrong password")
+        guard.check("wrong password", ADDRESS)
 
 
 def test_parallel_guesses_get_one_try(password: Password, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,12 +141,39 @@ def test_parallel_guesses_get_one_try(password: Password, monkeypatch: pytest.Mo
 
     def guess(n: int) -> bool:
         with pytest.raises(PasswordRefused):
-            guard.check(f"guess number {n}")
+            guard.check(f"guess number {n}", ADDRESS)
         return True
 
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(guess, range(64)))
     assert len(attempts) == 1
+
+
+def test_wrong_passwords_of_one_visitor_do_not_block_others(password: Password) -> None:
+    guard = PasswordGuard(password, Clock())
+    for address in (ADDRESS, "2001:db8::1"):
+        with pytest.raises(PasswordRefused, match="wrong password"):
+            guard.check("wrong password", address)
+    for address in (ADDRESS, "2001:db8::2"):  # of the same network
+        with pytest.raises(PasswordRefused, match="too soon"):
+            guard.check(PASSWORD, address)
+    guard.check(PASSWORD, "192.0.2.8")
+    guard.check(PASSWORD, "2001:db8:0:1::1")
+
+
+def test_wrong_passwords_of_all_visitors_have_a_ceiling(password: Password, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    guard = PasswordGuard(password, clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(Password, "matches", lambda *_: False)
+        for number in range(MAX_WRONG):
+            clock.now += 1
+            with pytest.raises(PasswordRefused, match="wrong password"):
+                guard.check("wrong password", f"192.0.2.{number}")
+    with pytest.raises(PasswordRefused, match=f"from all addresses: wait {WINDOW - MAX_WRONG + 1:.0f} s"):
+        guard.check(PASSWORD, "198.51.100.1")
+    clock.now = 1 + WINDOW
+    guard.check(PASSWORD, "198.51.100.1")
 
 
 def test_set_password_command(

@@ -594,3 +594,42 @@ def test_messages_cut_long_cells(tmp_path: Path, cell: str, value: str) -> None:
     with pytest.raises(DataError) as caught:
         read_file(write(tmp_path, LONG.replace(cell, value, 1).replace("2.5", "0")))
     assert len(str(caught.value)) < 600
+
+
+def test_separator_and_names_of_columns(tmp_path: Path) -> None:
+    path = write(tmp_path, "Datum|Code|Last\n02.01.2024|A|2,5\n03.01.2024|A|2,6\n")
+    options = {"separator": "|", "columns": "Datum=date, Code=symbol, Last=close", "decimal": ","}
+    panel = read_file(path, date_format="%d.%m.%Y", **options)
+    assert panel.symbols == ("A",)
+    np.testing.assert_array_equal(panel.close, [[2.5], [2.6]])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"separator": ";;"}, "--separator must be one character"),
+        ({"separator": ""}, "--separator must be one character"),
+        ({"columns": "Last"}, "--columns takes pairs"),
+        ({"columns": "Last=close=x"}, "--columns takes pairs"),
+        ({"columns": "Last=close"}, "no column 'Last' to rename"),
+    ],
+)
+def test_options_of_columns_are_checked(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_file(write(tmp_path, LONG), **options)
+
+
+@pytest.mark.parametrize("name", ["A\0B", "A\x1bB", 81 * "A"])
+@pytest.mark.parametrize("text", [LONG.replace(",A,", ",NAME,"), WIDE.replace("A", "NAME")])
+def test_tickers_of_control_characters_and_endless_ones_are_refused(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(DataError, match=r"cannot be printed|81 characters"):
+        read_file(write(tmp_path, text.replace("NAME", name)))
+
+
+@pytest.mark.parametrize(
+    "text", ["WORD", "time,WORD\n2024-01-02,1", "time,A\nWORD,1", "time,A\n2024-01-02,WORD", LONG + "WORD"]
+)
+def test_messages_quote_the_start_of_a_cell(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DataError) as raised:
+        read_file(write(tmp_path, text.replace("WORD", 1_000 * "w ")))
+    assert len(str(raised.value)) < 500

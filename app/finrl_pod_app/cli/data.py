@@ -136,6 +136,12 @@ def import_file(
     date_format: Annotated[
         str | None, typer.Option(help="Of dates unlike 2020-01-31; e.g. %d.%m.%Y for 31.01.2020.")
     ] = None,
+    separator: Annotated[
+        str | None, typer.Option(help="Character between cells, such as ; (default: found from the header).")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="What columns of the file are called here: Last=close, Code=symbol.")
+    ] = None,
     members: Annotated[
         Path | None,
         typer.Option(metavar="CSV", help="Columns symbol, from, to: when each ticker belonged to the universe."),
@@ -162,6 +168,8 @@ def import_file(
         "symbol": symbol,
         "decimal": None if decimal == "." else decimal,
         "date_format": date_format,
+        "separator": separator,
+        "columns": columns,
         "drop_repeated_bars": drop_repeated_bars or None,
         "allow_repeated_bars": allow_repeated_bars or None,
     }

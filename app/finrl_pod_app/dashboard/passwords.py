@@ -1,7 +1,7 @@
 """The password of the dashboard: an Argon2id hash in a file with mode 600, and a rate limit on guesses.
 
 Argon2 (RFC 9106) takes tens of milliseconds and 64 MiB per guess, and hashes are compared in constant time. After a
-wrong password all sessions wait, twice as long after each further one, so parallel sessions gain nothing.
+wrong password all sessions of an address wait, twice as long after each further one: parallel sessions gain nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ FILE = "dashboard-password"
 MODE = 0o600
 MIN_LENGTH, MAX_LENGTH = 8, 256  # characters; the upper limit bounds the work of hashing
 FIRST_WAIT, MAX_WAIT = 1.0, 300.0  # seconds after a wrong password, doubled by each further one
+WINDOW, MAX_WRONG = 3600.0, 100  # at most so many wrong passwords of all visitors within so many seconds
 
 
 class PasswordRefused(InputError):
@@ -81,7 +82,7 @@ class Password:
 
 
 class PasswordGuard:
-    """Checks passwords with one rate limit for all sessions; share one instance per process.
+    """Checks passwords with a rate limit for each visitor and a ceiling for all; share one instance per process.
 
     clock: monotonic seconds.
     """
@@ -90,22 +91,41 @@ class PasswordGuard:
         self._password = password
         self._clock = clock
         self._lock = threading.Lock()
-        self._wrong = 0
-        self._blocked_until = float("-inf")
+        self._wrong: list[tuple[float, str]] = []  # time and visitor of the wrong passwords of the last hour
 
-    def check(self, text: str) -> None:
-        """Raises PasswordRefused unless `text` is the password. A try during the wait is refused unchecked."""
+    def check(self, text: str, address: str) -> None:
+        """Raises PasswordRefused unless `text` is the password. A try during the wait is refused unchecked.
+
+        address: IP address of the visitor; addresses of one IPv6 network (64 bits) count as one visitor.
+        """
+        visitor = _network(address)
         with self._lock:
-            left = self._blocked_until - self._clock()
-            if left > 0:
+            now = self._clock()
+            self._wrong = [entry for entry in self._wrong if entry[0] > now - WINDOW]
+            times = [at for at, name in self._wrong if name == visitor]
+            if times and (left := times[-1] + _wait(len(times)) - now) > 0:
                 raise PasswordRefused(f"too soon after a wrong password: wait {left:.0f} s")
+            if len(self._wrong) >= MAX_WRONG:
+                left = self._wrong[-MAX_WRONG][0] + WINDOW - now
+                raise PasswordRefused(f"too many wrong passwords from all addresses: wait {left:.0f} s")
             if self._password.matches(text):
-                self._wrong = 0
+                self._wrong = [entry for entry in self._wrong if entry[1] != visitor]
                 return
-            wait = min(FIRST_WAIT * 2.0 ** min(self._wrong, 30), MAX_WAIT)
-            self._wrong += 1
-            self._blocked_until = self._clock() + wait
-            raise PasswordRefused(f"wrong password: try again in {wait:.0f} s")
+            self._wrong.append((now, visitor))
+            raise PasswordRefused(f"wrong password: try again in {_wait(len(times) + 1):.0f} s")
+
+
+def _wait(wrong: int) -> float:
+    """Seconds to wait after so many wrong passwords."""
+    return min(FIRST_WAIT * 2.0 ** min(wrong - 1, 30), MAX_WAIT)
+
+
+def _network(address: str) -> str:
+    try:
+        number = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(ipaddress.ip_network((number, 64), strict=False)) if number.version == 6 else str(number)
 
 
 def _hasher() -> PasswordHasher:

@@ -107,6 +107,23 @@ def control_css(*, dark: bool) -> str:
     return CONTROL_CSS % _SCHEMES["dark" if dark else "light"]["textColor"]
 
 
+LOGIN_CSS = """body { margin: 0; font: 15px %s; } main { max-width: 20rem; margin: 18vh auto 0; padding: 0 1rem; }
+label, input, button { display: block; width: 100%%; box-sizing: border-box; font: inherit; margin-top: 0.5rem; }
+input, button { padding: 0.5rem 0.75rem; border-radius: 0.5rem; border: 1px solid; }
+button { border-color: transparent; color: #fff; cursor: pointer; }
+"""
+_LOGIN_COLOURS = """body { color-scheme: %(scheme)s; background: %(backgroundColor)s; color: %(textColor)s; }
+input { background: %(secondaryBackgroundColor)s; color: %(textColor)s; border-color: %(grayTextColor)s; }
+button { background: %(primaryColor)s; } [role=alert] { color: %(redTextColor)s; }
+"""
+
+
+def login_css() -> str:
+    """Style sheet of the login page, in light and in dark."""
+    light, dark = (_LOGIN_COLOURS % {**colours, "scheme": scheme} for scheme, colours in _SCHEMES.items())
+    return f"{LOGIN_CSS % FONT}{light}@media (prefers-color-scheme: dark) {{ {dark} }}"
+
+
 def streamlit_theme() -> dict[str, ThemeOption]:
     """Theme options of Streamlit: quiet greys and one accent, in light and in dark."""
     options: dict[str, ThemeOption] = {
@@ -190,7 +207,14 @@ def count(value: float | None) -> str:
 
 def exchange_time(value: datetime | None) -> str:
     """An aware time in the time zone of the exchange: 2026-11-20 16:00:00 EST."""
-    return MISSING if value is None else value.astimezone(EXCHANGE_ZONE).strftime("%Y-%m-%d %H:%M:%S %Z")
+    return MISSING if value is None else zoned_time(value, EXCHANGE_ZONE)
+
+
+def zoned_time(value: datetime, zone: ZoneInfo) -> str:
+    """An aware time in a zone, named by its letters or else its offset: 2026-11-20 18:00:00 UTC-0300."""
+    local = value.astimezone(zone)
+    letters = local.strftime("%Z")
+    return local.strftime("%Y-%m-%d %H:%M:%S %Z" if letters.isalpha() else "%Y-%m-%d %H:%M:%S UTC%z")
 
 
 def age(seconds: float) -> str:

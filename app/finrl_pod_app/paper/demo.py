@@ -22,7 +22,7 @@ from finrl_pod.errors import SetupError
 from finrl_pod.fake_alpaca.scaled_clock import Pace
 from finrl_pod.fake_alpaca.server import FakeAlpaca
 from finrl_pod.fake_alpaca.settings import CorporateAction, Settings
-from finrl_pod.files import write_text
+from finrl_pod.files import write_json, write_text
 from finrl_pod.paper.domain.records import SUMMARY
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
@@ -32,6 +32,7 @@ from finrl_pod.types import Panel
 from finrl_pod_app.paper.backtest_difference import CENT, TrackReport, compare_with_backtest, save_difference
 from finrl_pod_app.paper.sources import load_promoted
 from finrl_pod_app.prices.stored_prices import load_panel
+from finrl_pod_app.setup.output_folder import TEMPORARY
 from finrl_pod_app.setup.presets import preset
 from finrl_pod_app.training.tournaments import run_tournament
 
@@ -115,7 +116,9 @@ def run_demo(out: Path, start: date, sessions: int, progress: Progress) -> DemoR
     run = out / "champion"
     if not (run / "report.json").is_file():
         progress("training a small champion for this demo only; it passed no promotion gate (a minute or two)")
-        run_tournament(preset("quick"), run, device="cpu", resume=(run / "config.json").exists())
+        resume = (run / "config.json").exists()
+        write_json(run / TEMPORARY, {"trained_by": "finrl-pod paper demo"})
+        run_tournament(preset("quick"), run, device="cpu", resume=resume)
     panel = load_panel(preset("quick"))
     load_promoted(run, panel.symbols, allow_unpromoted=True)  # raises RunError for a run of another version
     folder = out / f"paper-{time.strftime('%Y%m%d-%H%M%S')}"

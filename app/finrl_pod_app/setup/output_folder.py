@@ -15,6 +15,7 @@ from finrl_pod.files import read_json, to_plain
 
 RUN = "config.json"
 WALK_FORWARD = "plan.json"
+TEMPORARY = "temporary.json"  # in the folder of a run that `paper demo` trained for its account only
 KINDS = {RUN: "a run", WALK_FORWARD: "a walk-forward"}
 
 

@@ -88,7 +88,8 @@ def score_updates(
     blocks = list(pairwise(edges))
     window = min(config.environment.window, (last + 1 - first) // FOLDS)
     starts = [_starts_outside(first, last, block, window, config.splits.embargo) for block in blocks]
-    if min(map(len, starts)) == 0 or min(b - a for a, b in blocks) < 3:
+    is_short = min(map(len, starts)) == 0 or min(b - a for a, b in blocks) < 3
+    if is_short or getattr(agent, "horizon", 1) > window:  # the agents keep the smallest share of their updates
         return StartFold(cohort, math.nan, (), (), SHARES[0])
     env = make_env(
         market,

@@ -31,8 +31,11 @@ from finrl_pod.data.sources.tables import (
     is_table,
     live_rows,
     long_of_levels,
+    name_fault,
+    name_list,
     parse_numbers,
     parse_times,
+    quote,
     read_table,
     table_of_frame,
     without_suffix,
@@ -45,7 +48,6 @@ SECTOR = "sector"
 CLOCK = ("time",)  # a column of hours beside one of days
 DAYS = ("date", "day")
 DECIMALS = (".", ",")
-SHOWN_NAMES = 8  # columns that a message lists
 SHAPES = "A table is long (date, symbol, close) or wide (date, then one column of closes for each ticker)"
 _IGNORED = re.compile("|".join([r"unnamed: \d+", "index", *map(re.escape, ACTIONS)]))  # of no use in a panel
 _CLOSES = ("price", "prices", "last", "px", "px_last", "value")  # what closes are called elsewhere
@@ -63,6 +65,8 @@ class ReadOptions:
     and last of a ticker become untradable instead of an error. drop_repeated_bars, allow_repeated_bars: leave out or
     keep bars on which every ticker repeats its prices; otherwise many of them are an error. symbol: ticker of a file
     without such a column. decimal: "." or ",". date_format: format for strftime of dates that are not ISO 8601.
+    separator: one character between the cells of a CSV file, found from its header if None. columns: what columns of
+    the file are called here, as in "Last=close, Code=symbol".
     """
 
     bar: str = "1d"
@@ -73,15 +77,28 @@ class ReadOptions:
     symbol: str | None = None
     decimal: str = "."
     date_format: str | None = None
+    separator: str | None = None
+    columns: str = ""
 
     def __post_init__(self) -> None:
-        """Raises DataError for an unknown decimal mark, an empty symbol and a format that is none of dates."""
+        """Raises DataError for an invalid option."""
         if self.decimal not in DECIMALS:
             raise DataError(f"--decimal must be '.' or ',', got {self.decimal!r}")
         if self.symbol is not None and not self.symbol.strip():
             raise DataError("--symbol must name a ticker, got an empty text")
         if self.date_format is not None:
             check_date_format(self.date_format)
+        if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
+            raise DataError(f"--separator must be one character such as ; or a tab, got {quote(self.separator)}")
+        _ = self.names_by_column
+
+    @property
+    def names_by_column(self) -> dict[str, str]:
+        """Name here by name in the file. Raises DataError if `columns` does not have that form."""
+        pairs = [pair.split("=") for pair in self.columns.split(",") if pair.strip()]
+        if any(len(pair) != 2 or not all(map(str.strip, pair)) for pair in pairs):
+            raise DataError(f"--columns takes pairs such as Last=close, Code=symbol, got {quote(self.columns)}")
+        return {theirs.strip(): ours.strip() for theirs, ours in pairs}
 
     @classmethod
     def from_keywords(cls, options: Mapping[str, Any]) -> ReadOptions:
@@ -108,12 +125,12 @@ def read_file(path: Path, **options: Any) -> Panel:
             raise DataError(f"the folder {path} has no file that ends in {', '.join(SUFFIXES)}")
         tickers = [without_suffix(file.name) for file in files]
         tables = [
-            _of_cells(*read_table(file), dataclasses.replace(read_options, symbol=name))
+            _of_cells(*read_table(file, read_options.separator), dataclasses.replace(read_options, symbol=name))
             for file, name in zip(files, tickers, strict=True)
         ]
         _check_tickers(files, tickers, tables)
     else:
-        tables = [_of_cells(*read_table(path), read_options)]
+        tables = [_of_cells(*read_table(path, read_options.separator), read_options)]
     source = f"{'folder' if path.is_dir() else 'file'} {path.name}"
     return _panel(tables, read_options, source, without_suffix(path.name))
 
@@ -198,6 +215,11 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Fil
     if levels:
         cells, count, empty = long_of_levels(cells, file)
     cells = cells.set_axis([str(name).strip() for name in cells.columns], axis=1)
+    new_names = options.names_by_column
+    if unknown := [name for name in new_names if name not in cells.columns]:
+        names_in_file = name_list(cells.columns)
+        raise DataError(f"{file} has no column {quote(unknown[0])} to rename by --columns; it has {names_in_file}")
+    cells = cells.rename(columns=new_names)
     check_names(list(cells.columns), file)
     names = {c: c.lower().replace("_", " ") if c.lower() == "adj_close" else c.lower() for c in cells.columns}
     if options.adjusted and not {"open", "high", "low", "close"} & set(names.values()):
@@ -213,9 +235,8 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Fil
         hours = cells[clock].astype(str).str.strip().str.replace(r"^(?=\d:)", "0", regex=True)
         cells = cells.assign(**{day: (dates + " " + hours).str.strip()}).drop(columns=clock)
     if time is None:
-        column_list = ", ".join(map(str, cells.columns[:SHOWN_NAMES]))
         raise DataError(
-            f"{file} has no time column (its columns: {column_list}): it needs one named "
+            f"{file} has no time column (its columns: {name_list(cells.columns)}): it needs one named "
             f"{' or '.join(TIME_NAMES)}. {SHAPES}"
         )
     symbol = next((c for c in cells.columns if names[c] in SYMBOL_NAMES), None)
@@ -226,7 +247,7 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Fil
             c for c in cells.columns if c != time and names[c] not in (*PANEL_COLUMNS, SECTOR, ADJUSTED_CLOSE)
         ]
         if words := next((c for c in candidates if _is_text(cells[c])), None):
-            raise DataError(f"{problem}: if {words!r} does, rename it to 'symbol'")
+            raise DataError(f"{problem}: if {quote(words)} does, rename it to 'symbol'")
         name = re.fullmatch(r"[A-Za-z0-9^=.-]+", without_suffix(file)) if is_table(file) else None
         ticker = name[0].upper() if name else "TICKER"
         raise DataError(f"{problem}; pass --symbol {ticker} (symbol={ticker!r} in Python)")
@@ -235,19 +256,19 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Fil
         symbol = "symbol"
     is_wide = symbol is None
     values = [c for c in cells.columns if c not in (time, symbol) and not _IGNORED.fullmatch(names.get(c, c))]
-    notes: tuple[str, ...] = (f"Tickers without any price were left out: {', '.join(empty)}.",) if empty else ()
+    notes: tuple[str, ...] = (f"Tickers without any price were left out: {name_list(empty)}.",) if empty else ()
     if is_wide:
         prices = [c for c in values if names[c] in ("open", "high", "low", ADJUSTED_CLOSE)]
         # OPEN and LOW are tickers too: capital letters beside other tickers.
         alone = all(c in prices or _VOLUME.fullmatch(names[c]) for c in values)
         if prices and (alone or not all(c.isupper() for c in prices)):
             raise DataError(
-                f"{file} has a column {prices[0]!r} but no 'close': name the closing prices 'close', and the ticker in "
-                "a column 'symbol' or by --symbol (symbol= in Python)"
+                f"{file} has a column {quote(prices[0])} but no 'close': name the closing prices 'close', and the "
+                "ticker in a column 'symbol' or by --symbol (symbol= in Python)"
             )
         volumes = [c for c in values if _VOLUME.fullmatch(names[c])]
         values = [c for c in values if c not in volumes]
-        notes = (f"Columns of volumes were left out: {', '.join(volumes)}.",) if volumes else ()
+        notes = (f"Columns of volumes were left out: {name_list(volumes)}.",) if volumes else ()
     if not values or cells.empty:
         raise DataError(f"{file} holds no prices: it needs a column of closes and at least one row")
     if not is_wide:
@@ -257,7 +278,7 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Fil
             fix = "rename or remove it"
             if "close" not in names.values() and names[unknown[0]] in _CLOSES:
                 fix = "rename it to 'close' if it holds the closing prices"
-            raise DataError(f"{file}: unknown column {unknown[0]!r}; known are {known_names}: {fix}")
+            raise DataError(f"{file}: unknown column {quote(unknown[0])}; known are {known_names}: {fix}")
 
     def where(row: int) -> str:
         place = origin.where(int(count[row]))
@@ -312,6 +333,10 @@ def _parse_cells(
     nameless = np.flatnonzero(symbols.eq("") | cells[symbol].isna())
     if nameless.size:
         raise DataError(f"{location(int(nameless[0]))}: the ticker is missing")
+    for name in symbols.unique():
+        if fault := name_fault(name):
+            row = int(np.flatnonzero(symbols.eq(name))[0])
+            raise DataError(f"{location(row)}: the ticker {quote(name)} {fault}")
     rows = pd.DataFrame({"time": times, "symbol": symbols, **{names[c]: numbers[c] for c in numbers}})
     if sector is not None:
         rows[SECTOR] = cells[sector].astype(str).where(cells[sector].notna(), "").str.strip()

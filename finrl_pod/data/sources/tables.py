@@ -6,9 +6,10 @@ import io
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,8 @@ from finrl_pod.prices import Bools
 TIME_NAMES = ("time", "date", "datetime", "timestamp", "day")
 SYMBOL_NAMES = ("symbol", "ticker", "tic")
 OTHER_SEPARATORS = (";", "\t")  # than the comma
+MAX_QUOTE = 80  # characters of a value in a message
+MAX_NAMES = 8  # columns that a message lists
 SUFFIXES = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
 MIN_DAYS = 3  # at the same hour, beside which a row of another hour is the row of the running day
 NAMELESS = ("", "nan", "NaN", "None", "<NA>", "NaT")  # a missing name, also as text
@@ -62,8 +65,8 @@ def without_suffix(name: str) -> str:
     return name[: len(name) - len(suffix)]
 
 
-def read_table(path: Path) -> tuple[pd.DataFrame, Origin]:
-    """(cells, their origin) of a CSV or Parquet file, by its suffix.
+def read_table(path: Path, separator: str | None = None) -> tuple[pd.DataFrame, Origin]:
+    """(cells, their origin) of a CSV or Parquet file, by its suffix. separator: passed to `read_csv`.
 
     Raises DataError for a file that is not a regular table.
     """
@@ -72,7 +75,7 @@ def read_table(path: Path) -> tuple[pd.DataFrame, Origin]:
         raise DataError(f"{path} must end in .csv, .csv.gz, .txt or .parquet")
     if name.endswith((".parquet", ".pq")):
         return _read_parquet(path), Origin(path.name, "row", 1)
-    return read_csv(path, path.name)
+    return read_csv(path, path.name, separator)
 
 
 def table_of_frame(frame: pd.DataFrame) -> tuple[pd.DataFrame, Origin]:
@@ -101,7 +104,7 @@ def table_of_frame(frame: pd.DataFrame) -> tuple[pd.DataFrame, Origin]:
         raise DataError(
             "a DataFrame of closes needs dates as its index (a DatetimeIndex, by pd.to_datetime), or columns date, "
             f"symbol and close; its index is {type(frame.index).__name__}, its columns are "
-            f"{', '.join(map(str, frame.columns[:8]))}"
+            f"{name_list(frame.columns)}"
         )
     table = table.reset_index(drop=True)
     labels = table.loc[:, [name in (*TIME_NAMES, *SYMBOL_NAMES) for name in _heads(table)]]
@@ -150,23 +153,23 @@ def long_of_levels(
     return pd.concat(tables, ignore_index=True), np.concatenate(rows), tuple(empty)
 
 
-def read_csv(source: Path | bytes, file: str) -> tuple[pd.DataFrame, Origin]:
+def read_csv(source: Path | bytes, file: str, separator: str | None = None) -> tuple[pd.DataFrame, Origin]:
     """(cells as text, so that errors can quote them; their origin) of a CSV file or its contents.
 
-    file: its name, for messages. Blank lines keep their numbers. Raises DataError for what is not a regular table.
+    file: its name, for messages. separator: between cells; found from the header if None. Blank lines keep their
+    numbers. Raises DataError for what is not a regular table.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
             header = _csv(source, header=None, nrows=1)
-            separator = ","
             skip = int(str(header.iat[0, 0]).lower().startswith("sep="))  # of Excel: not a line of the table
-            if skip:
-                separator = str(header.iat[0, 0]).strip()[len("sep=") :] or ","
-                header = _csv(source, header=None, nrows=1, sep=separator, skiprows=skip)
-            elif header.shape[1] == 1:  # spreadsheets use them where a comma separates decimals
-                separator = next((mark for mark in OTHER_SEPARATORS if mark in str(header.iat[0, 0])), ",")
-                header = _csv(source, header=None, nrows=1, sep=separator)
+            if separator is None and skip:
+                separator = str(header.iat[0, 0]).strip()[len("sep=") :]
+            elif separator is None and header.shape[1] == 1:  # spreadsheets use them if a comma separates decimals
+                separator = next((mark for mark in OTHER_SEPARATORS if mark in str(header.iat[0, 0])), None)
+            separator = separator or ","
+            header = _csv(source, header=None, nrows=1, sep=separator, skiprows=skip)
             names = [str(name).strip() for name in header.iloc[0]]
             first_line = skip + 2
             levels = _level_rows(source, names, separator, skip)
@@ -188,7 +191,7 @@ def read_csv(source: Path | bytes, file: str) -> tuple[pd.DataFrame, Origin]:
     except pd.errors.ParserError as error:
         if "out of memory" in str(error):
             raise MemoryError(str(error)) from None
-        raise DataError(f"{file} is not a regular table: {str(error).strip().splitlines()[-1]}") from None
+        raise DataError(f"{file} is not a regular table: {str(error).strip().splitlines()[-1][:200]}") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text, at byte {error.start}: save it as UTF-8") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -225,15 +228,34 @@ def _csv(source: Path | bytes, **options: Any) -> pd.DataFrame:
     return table
 
 
+def quote(value: object) -> str:
+    """A value in quotes for messages, cut to 80 characters."""
+    return repr(str(value)[:MAX_QUOTE])
+
+
+def name_list(names: Iterable[object]) -> str:
+    """The first names of columns for messages, each cut to 80 characters."""
+    return ", ".join(str(name)[:MAX_QUOTE] for name in islice(names, MAX_NAMES))
+
+
+def name_fault(name: str) -> str:
+    """What is wrong with the name of a column or a ticker; empty for a short one without control characters."""
+    if len(name) > MAX_QUOTE:
+        return f"has {len(name):,} characters; at most {MAX_QUOTE} are allowed"
+    return "" if name.isprintable() else "has a character that cannot be printed; remove it"
+
+
 def check_names(names: Sequence[str], file: str) -> None:
-    """Raises DataError for duplicate or empty column names, as pandas would rename them."""
+    """Raises DataError for duplicate or empty column names, and for names with a fault."""
     for position, name in enumerate(names):
+        if fault := name_fault(name):
+            raise DataError(f"{file}: the name of column {position + 1} {fault}")
         if name in NAMELESS:
             raise DataError(
                 f"{file}: column {position + 1} has no name{name and f' ({name})'}: give it one or remove it"
             )
         if name in names[:position]:
-            raise DataError(f"{file} has the column {name[:80]!r} twice: remove one")
+            raise DataError(f"{file} has the column {quote(name)} twice: remove one")
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Access of visitors: the login for other machines, and who a visitor is."""
+"""Access of visitors: the passwords of commands, the logout, and who a visitor is."""
 
 from __future__ import annotations
 
@@ -7,39 +7,26 @@ from functools import cache
 
 import streamlit as st
 
-from finrl_pod_app.dashboard.passwords import Password, PasswordGuard, PasswordRefused, is_loopback
+from finrl_pod_app.dashboard.logins import Logins, cookie_name
+from finrl_pod_app.dashboard.passwords import Password, PasswordGuard, is_loopback
 from finrl_pod_app.dashboard.settings import Settings
 
 VIA_PROXY = "through the proxy"  # recorded as the address of commands from unknown machines behind a proxy
-_LOGGED_IN = "logged_in"
 
 
 @cache
-def password_guard() -> PasswordGuard:
-    """The process-wide guard, so that opening more pages gives no more tries."""
+def command_guard() -> PasswordGuard:
+    """The process-wide guard of commands; wrong passwords at the login do not delay those who are logged in."""
     return PasswordGuard(Password())
 
 
-def require_login() -> bool:
-    """Whether this visitor may see the pages; draws the login form if not.
-
-    A server on a loopback address admits everyone on the machine. Otherwise the password is required once per session.
-    """
-    if is_local_only() or st.session_state.get(_LOGGED_IN, False):
-        return True
-    st.title("finrl_pod")
-    with st.form("login"):
-        text = st.text_input("Password", type="password")
-        is_submitted = st.form_submit_button("Log in", type="primary")
-    if is_submitted:
-        try:
-            password_guard().check(text)
-        except PasswordRefused as error:
-            st.error(str(error), icon=":material/error:")
-        else:
-            st.session_state[_LOGGED_IN] = True
-            st.rerun()
-    return False
+def show_logout() -> None:
+    """Draw the button that ends the login of this browser; none where no login is needed."""
+    if is_local_only() or not st.button("Log out", icon=":material/logout:", width="stretch", key="log out"):
+        return
+    Logins().end(st.context.cookies.get(cookie_name(int(st.get_option("server.port"))), ""))
+    st.html("<script>location.reload()</script>", unsafe_allow_javascript=True)
+    st.stop()
 
 
 def is_local_only() -> bool:

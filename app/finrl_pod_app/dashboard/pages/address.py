@@ -78,7 +78,11 @@ def default_to(key: str, value: str | list[str], options: Collection[str]) -> No
     The choice depends on the time, as the newest run does; the address must not. No effect if the address contains one
     of the options or the visitor has chosen.
     """
-    if key in st.session_state or not options or any(name in options for name in st.query_params.get_all(key)):
+    if (
+        st.session_state.get(key) is not None
+        or not options
+        or any(name in options for name in st.query_params.get_all(key))
+    ):
         return
     st.session_state[key] = value
     with contextlib.suppress(StreamlitAPIException):  # a field of the last page still has the parameter

@@ -36,9 +36,9 @@ def render(settings: Settings) -> None:
         if not champions:
             st.info("No runs yet. Start the demo run on the overview page.")
             return
-        newest = next(iter(champions))
+        newest = next((name for name, run in champions.items() if not run.is_temporary), next(iter(champions)))
         default_to("run", newest, champions)
-        name = st.selectbox("Run", list(champions), index=None, required=True, key="run", bind=BOUND)
+        name = st.selectbox("Run", list(champions), index=None, key="run", bind=BOUND)
         target: runs.RunFiles | str = champions[name or newest]
     else:
         from finrl_pod_app.dashboard.queries.comparison import STRATEGIES

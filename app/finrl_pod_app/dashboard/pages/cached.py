@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import streamlit as st
 
-from finrl_pod_app.dashboard.queries import runs, training
+from finrl_pod_app.dashboard.queries import damage, runs, training
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.verdict_text import verdict_paragraph
+from finrl_pod_app.setup.presets import PRESETS, for_stored_panel
 
 if TYPE_CHECKING:
     from finrl_pod.data.store import Manifest
     from finrl_pod.promotion.verdict import Verdict
+    from finrl_pod.settings.run import RunConfig
     from finrl_pod.types import BacktestResult, Floats, Panel
     from finrl_pod_app.evaluation.audit import Audit
     from finrl_pod_app.evaluation.sweeps import DecisionTable
@@ -29,13 +31,14 @@ if TYPE_CHECKING:
 MAX_RUNS, MAX_GENERATIONS = 1_000, 200
 MAX_REPORTS = 16
 MAX_CURVES = 500  # of a few numbers each
+MAX_CONFIGS = 64
 MAX_DECISIONS = 32  # of about 6 MB each
 
-summary = lru_cache(maxsize=MAX_RUNS)(runs.summarise)
+summary = lru_cache(maxsize=MAX_RUNS)(damage.summarise)
 champions = lru_cache(maxsize=MAX_RUNS)(runs.champions)
 config = lru_cache(maxsize=MAX_RUNS)(runs.config)
 verdict = lru_cache(maxsize=MAX_RUNS)(runs.verdict)
-report = lru_cache(maxsize=MAX_REPORTS)(runs.report)
+report = lru_cache(maxsize=MAX_REPORTS)(damage.readable_report)
 
 
 @st.cache_resource(ttl=1.0, max_entries=4, show_spinner=False)
@@ -79,6 +82,14 @@ def catalogue() -> tuple[Manifest, ...]:
 def paragraph_of(run: runs.RunFiles, verdict: Verdict) -> list[str]:
     """The first paragraph of a verdict."""
     return verdict_paragraph(report(run).model_copy(update={"verdict": verdict}))
+
+
+@lru_cache(maxsize=MAX_CONFIGS)
+def preset_on_panel(preset: str, name: str, sha256: str) -> RunConfig:  # noqa: ARG001 - cache key
+    """A preset for a stored panel, as `finrl-pod init` writes it."""
+    from finrl_pod.data.store import Store
+
+    return for_stored_panel(PRESETS[preset], Store(), name)
 
 
 @lru_cache(maxsize=MAX_REPORTS)

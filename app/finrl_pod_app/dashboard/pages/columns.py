@@ -78,7 +78,7 @@ RUN_COLUMNS: Columns = {
     "tags": column.ListColumn("Tags"),
     "algorithm": column.TextColumn("Algorithm"),
     "data": column.TextColumn("Data", help="Price dataset."),
-    "changed": column.DatetimeColumn("Updated", format="MMM D, HH:mm", timezone=ZONE),
+    "changed": column.DatetimeColumn("Updated", format="MMM D, HH:mm z", help="In your time zone."),
 }
 # Columns of the tables of `queries.paper_account`, `paper_performance`, `paper_state` and the journal.
 POSITIONS: Columns = {

@@ -135,7 +135,7 @@ def _choose_period(champions: Sequence[runs.RunFiles]) -> Period:
     if base is None:
         panels = {manifest.name: manifest for manifest in cached.catalogue() if not manifest.fault}
         default_to("prices", next(iter(panels)), panels)
-        name = columns[0].selectbox("Prices", list(panels), index=None, required=True, key="prices", bind=BOUND)
+        name = columns[0].selectbox("Prices", list(panels), index=None, key="prices", bind=BOUND)
         name = name or next(iter(panels))
         data = None if name == default.data.name else name
         test = default.splits.test if data is None else (panels[name].start[:10], panels[name].end[:10])

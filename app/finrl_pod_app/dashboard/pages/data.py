@@ -7,6 +7,7 @@ import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from finrl_pod.data.features import available as available_features
+from finrl_pod.data.sources.files import DECIMALS
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.types import Panel
 from finrl_pod_app.dashboard import theme
@@ -23,6 +24,7 @@ CANDLES = 120  # bars drawn as candles; more are too narrow
 QUICK_IMPORT = 2.0  # seconds that a page waits for a file before it shows progress
 IMPORT_INTERVAL = 0.5  # seconds between refreshes of the progress
 BAR_LENGTHS = ("1d", "1h", "15m", "1m")
+SEPARATORS = {"from the header": None, "comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 
 
 def render(settings: Settings) -> None:  # noqa: ARG001 - the interface of every page
@@ -145,16 +147,9 @@ def _show_import() -> None:
         "column of closes per ticker. Nothing is stored until you press Store."
     )
     upload = st.file_uploader("File", type=["csv", "gz", "txt", "parquet", "pq"], key="import: file")
-    left, middle, right = st.columns(3, vertical_alignment="bottom")
-    bar = left.selectbox("Bar length", BAR_LENGTHS, key="import: bar")
-    adjusted = middle.checkbox("Adjusted prices", value=True, help="For splits and dividends.")
-    gaps = right.checkbox("Allow gaps", help="Missing bars between a ticker's first and last become untradable.")
-    symbol = st.text_input(
-        "Ticker", max_chars=32, key="import: symbol", help="Of a file without a column that names it."
-    )
+    options = _choose_options()
     if upload is None:
         return
-    options = UploadOptions(bar, adjusted, gaps, symbol.strip() or None)
     job = _import_job(upload, options)
     if not job.wait(QUICK_IMPORT):
         st.fragment(_show_import_progress, run_every=IMPORT_INTERVAL)(job)
@@ -177,9 +172,49 @@ def _show_import() -> None:
     name = st.text_input("Name", max_chars=64, key="import: name", placeholder="my-prices")
     if st.button("Store", type="primary", disabled=not name, key="import: store"):
         with error_messages():
-            prices.store_upload(panel, name, gaps)
+            prices.store_upload(panel, name, options.allow_gaps)
             cached.catalogue.clear()
             st.success(f"Stored as {theme.escape_markdown(name)}.", icon=":material/check_circle:")
+
+
+def _choose_options() -> UploadOptions:
+    """Draw the fields that say what a file contains and how its text is written."""
+    left, middle, right = st.columns(3, vertical_alignment="bottom")
+    bar = left.selectbox("Bar length", BAR_LENGTHS, key="import: bar")
+    adjusted = middle.checkbox("Adjusted prices", value=True, help="For splits and dividends.")
+    gaps = right.checkbox("Allow gaps", help="Missing bars between a ticker's first and last become untradable.")
+    columns = st.columns(5, vertical_alignment="bottom")
+    symbol = columns[0].text_input(
+        "Ticker", max_chars=32, key="import: symbol", help="Of a file without a column that names it."
+    )
+    date_format = columns[1].text_input(
+        "Date format",
+        max_chars=40,
+        key="import: date format",
+        placeholder="2020-01-31",
+        help="Of dates that are unlike 2020-01-31: `%d.%m.%Y` for 31.01.2020, `%m/%d/%Y` for 01/31/2020.",
+    )
+    decimal = columns[2].selectbox("Decimal sign", DECIMALS, key="import: decimal", help="As in 12.50 or 12,50.")
+    separator = columns[3].selectbox(
+        "Separator", list(SEPARATORS), key="import: separator", help="Between the cells of a CSV file."
+    )
+    names = columns[4].text_input(
+        "Columns",
+        max_chars=200,
+        key="import: columns",
+        placeholder="Last=close",
+        help="What columns of the file are called here: `Last=close, Code=symbol`.",
+    )
+    return UploadOptions(
+        bar,
+        adjusted,
+        gaps,
+        symbol.strip() or None,
+        decimal,
+        date_format.strip() or None,
+        SEPARATORS[separator],
+        names,
+    )
 
 
 DEFAULT = "momentum_252_21"

@@ -17,6 +17,7 @@ from finrl_pod_app.dashboard.pages.run_monitor import show_progress
 from finrl_pod_app.dashboard.pages.widgets import (
     newest_result,
     page_of,
+    show_as_of,
     show_badge,
     show_equity,
     show_errors,
@@ -27,6 +28,7 @@ from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.setup.presets import preset
 
+REFRESH_INTERVAL = 10.0  # seconds
 METRIC_WIDTH = 150  # pixels; two fit side by side on a phone
 NEWEST_FIGURES = ("annual_return", "sharpe", "max_drawdown", "active_return")
 ACCOUNTS_SHOWN = 6  # the paper page has all
@@ -36,6 +38,12 @@ FAILURES_SHOWN = 5  # logs of failed runs; the others have theirs on their pages
 def render(settings: Settings) -> None:
     """Draw the page."""
     st.title("Overview", anchor=False)
+    st.fragment(show_errors(_show_contents), run_every=REFRESH_INTERVAL)(settings)
+
+
+def _show_contents(settings: Settings) -> None:
+    """Draw the time, the runs and the paper account, as a fragment that refreshes itself."""
+    show_as_of()
     all_runs = cached.found_runs(settings)
     if not all_runs:
         _show_welcome(settings)
@@ -112,7 +120,7 @@ def _show_damaged(summaries: Sequence[runs.RunSummary]) -> None:
     if not damaged_runs:
         return
     with st.container(border=True):
-        st.markdown(f"**Damaged runs: {len(damaged_runs)}.** They are skipped everywhere; other runs are not affected.")
+        st.markdown(f"**Damaged runs: {len(damaged_runs)}.** Their pages show what can be read; other pages skip them.")
         lines = [f"- {_run_link(summary.name)} is damaged: {_reason(summary.error)}" for summary in damaged_runs]
         st.markdown("\n".join(lines))
 

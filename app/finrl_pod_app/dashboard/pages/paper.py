@@ -13,7 +13,13 @@ from finrl_pod_app.dashboard.figures import paper as figures
 from finrl_pod_app.dashboard.pages import columns, paper_commands, paper_profit, paper_trades
 from finrl_pod_app.dashboard.pages.address import BOUND, default_to
 from finrl_pod_app.dashboard.pages.columns import definition
-from finrl_pod_app.dashboard.pages.widgets import PAPER_FIGURES, show_badge, show_equity, show_errors, show_table
+from finrl_pod_app.dashboard.pages.widgets import (
+    PAPER_FIGURES,
+    show_badge,
+    show_equity,
+    show_errors,
+    show_table,
+)
 from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_performance, paper_period, paper_state
 from finrl_pod_app.dashboard.queries.paper_period import Period
 from finrl_pod_app.dashboard.settings import Settings
@@ -43,9 +49,7 @@ def _choose_account(settings: Settings) -> Path | None:
     first = next(iter(accounts))
     default_to("account", first, accounts)
     help_text = "One per journal."
-    account = st.selectbox(
-        "Account", list(accounts), index=None, required=True, help=help_text, key="account", bind=BOUND
-    )
+    account = st.selectbox("Account", list(accounts), index=None, help=help_text, key="account", bind=BOUND)
     return accounts[account or first]
 
 

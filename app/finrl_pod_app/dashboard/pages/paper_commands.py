@@ -9,7 +9,7 @@ from pathlib import Path
 import streamlit as st
 
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.actions.access import default_user_name, password_guard, visitor_address
+from finrl_pod_app.dashboard.actions.access import command_guard, default_user_name, visitor_address
 from finrl_pod_app.dashboard.pages.columns import STRATEGY_PARTS
 from finrl_pod_app.dashboard.pages.widgets import error_messages, show_table
 from finrl_pod_app.dashboard.passwords import Password
@@ -95,7 +95,7 @@ def _password_form(path: Path, name: str) -> None:
         st.error(f"Type {word} in the second field to confirm.")
     else:
         with error_messages("lock"):
-            password_guard().check(text)
+            command_guard().check(text, visitor_address())
             _submit(path, name, user.strip())
 
 

@@ -55,17 +55,20 @@ def render(settings: Settings) -> None:
             f"{theme.escape_markdown(run.name)} is damaged: {theme.escape_markdown(summary.error)}",
             icon=":material/broken_image:",
         )
-        st.caption(f"Folder: {theme.escape_markdown(run.path)}. Other runs are not affected.")
-        return
+        st.caption(f"Folder: {theme.escape_markdown(run.path)}. Its other parts and other runs are not affected.")
+    if run.is_temporary:
+        st.info("Trained by `finrl-pod paper demo` for its account only: it is no result.", icon=":material/hourglass:")
     status = runs.status_of(run)
-    _show_heading(run, summary, status)
+    with error_messages():
+        _show_heading(run, summary, status)
     if status in ("running", "paused"):
         show_progress(run)
         st.fragment(show_errors(show_training), run_every=_REFRESH if status == "running" else None)(settings, run.name)
         return
     if not run.has(runs.REPORT):
-        show_outcome(run, status)
-        show_training(settings, run.name)
+        with error_messages():
+            show_outcome(run, status)
+            show_training(settings, run.name)
         return
     report = cached.report(run)
     if report.split == "test" and not runs.is_test_look_recorded(run):
@@ -76,16 +79,17 @@ def render(settings: Settings) -> None:
         )
         show_training(settings, run.name)
         return
-    for damage in report.damage:
-        st.warning(theme.escape_markdown(f"{runs.REPORT}: {damage}"), icon=":material/broken_image:")
     show_key_figures(report)
-    show_verdict(run, cached.verdict(run))
+    st.header("Verdict", anchor=False)
+    with error_messages():
+        show_verdict(run, cached.verdict(run))
     with st.container(horizontal=True, vertical_alignment="center"):
         st.page_link(page_of("compare"), label="Compare", icon=":material/query_stats:", query_params={"run": run.name})
         st.page_link(page_of("audit"), label="Audit", icon=":material/fact_check:", query_params={"run": run.name})
         if st.button("Trade this on paper", icon=":material/rocket_launch:", key=f"deploy {run.name}"):
             _paper_dialog(settings, run)
-    _show_views(settings, run, report)
+    with error_messages():
+        _show_views(settings, run, report)
     _show_report(run)
 
 

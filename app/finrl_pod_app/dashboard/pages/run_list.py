@@ -15,7 +15,7 @@ from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.address import BOUND
 from finrl_pod_app.dashboard.pages.columns import RUN_COLUMNS, Columns, validation_columns
-from finrl_pod_app.dashboard.pages.widgets import page_of, show_figure, show_table
+from finrl_pod_app.dashboard.pages.widgets import page_of, show_figure, show_table, visitor_zone
 from finrl_pod_app.dashboard.queries import run_settings, runs, training
 from finrl_pod_app.report.columns import display_name
 
@@ -28,6 +28,7 @@ def show_runs(summary_by_run: Mapping[runs.RunFiles, runs.RunSummary], statuses:
     """Draw the table with the choice of its columns, and what the picked runs have in common."""
     summaries = list(summary_by_run.values())
     frame = runs.runs_table(summaries, statuses)
+    frame["changed"] = frame["changed"].dt.tz_convert(visitor_zone())
     columns = _choose_columns(frame, summaries)
     names = frame["name"].tolist()
     st.caption("Tick runs to open or compare them; click a heading to sort. All figures are of the validation period.")

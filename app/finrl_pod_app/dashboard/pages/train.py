@@ -21,7 +21,7 @@ from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.widgets import error_messages, page_of
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
-from finrl_pod_app.setup.presets import PRESETS, PURPOSES, config_text, for_panel
+from finrl_pod_app.setup.presets import PRESETS, PURPOSES, config_text
 
 BASES = ("equal_weight", "inverse_volatility", "minimum_variance", "hierarchical_risk_parity", "none")
 DECIDE_EVERY: tuple[int | str, ...] = (1, 5, 21, "week", "month")
@@ -39,7 +39,7 @@ def render(settings: Settings) -> None:
         preset = st.selectbox(
             "Preset", list(PRESETS), format_func=lambda name: f"{name}: {PURPOSES[name]}".replace("`", "")
         )
-        choices = _choices(PRESETS[preset], preset)
+        choices = _choices(preset)
         toml = st.text_area(
             "Further settings (TOML)",
             placeholder="[environment]\nhalf_spread_bps = 2.0",
@@ -63,21 +63,20 @@ def render(settings: Settings) -> None:
             st.code(text, language=None, wrap_lines=True)  # colours of the highlighted language lack contrast
 
 
-def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
-    """Draw the fields, initialised from a preset, and return their nested choices."""
+def _choices(preset: str) -> dict[str, Any]:
+    """Draw the fields, initialised from a preset on the chosen panel, and return their nested choices."""
 
     def key(field: str) -> str:
         return f"{preset}: {field}"  # a different preset resets the fields
 
-    choices: dict[str, Any] = dataclasses.asdict(base)
     st.header("Data", divider="gray")
     panels = [manifest for manifest in cached.catalogue() if not manifest.fault]
     panel = st.selectbox("Prices", panels, format_func=lambda manifest: manifest.name, key=key("data"))
     st.caption(f"{len(panel.symbols)} tickers, {panel.bars:,} bars from {panel.start} to {panel.end}.")
     symbols = st.multiselect("Tickers", panel.symbols, placeholder="all", key=key(f"symbols of {panel.name}"))
+    base = cached.preset_on_panel(preset, panel.name, panel.sha256)
+    choices: dict[str, Any] = dataclasses.asdict(base)
     choices["data"] = {"name": panel.name, "symbols": symbols}
-    base = for_panel(base, panel)
-    choices["environment"] = dataclasses.asdict(base.environment)
     choices["splits"] = {"embargo": base.splits.embargo, **_choose_splits(base.splits, key(panel.name))}
     features = st.multiselect(
         "Features",

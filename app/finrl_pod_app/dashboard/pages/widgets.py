@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pandas as pd
 import streamlit as st
@@ -147,12 +150,22 @@ def error_messages(icon: str = "error", prefix: str = "") -> Iterator[None]:
 
 
 def show_errors(draw: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a fragment: errors of finrl_pod show as messages, since no caller handles them in a refresh."""
+    """Wrap a page or a fragment, which no caller handles in a refresh: its failure leaves the other parts usable.
+
+    Errors of finrl_pod show as their message, others as a sentence and in the log.
+    """
 
     @functools.wraps(draw)
     def draw_with_messages(*arguments: Any) -> None:
-        with error_messages():
-            draw(*arguments)
+        try:
+            with error_messages():
+                draw(*arguments)
+        except Exception as error:
+            logging.getLogger(__name__).exception("%s of the dashboard failed", draw.__name__)
+            message = (
+                f"This part of the page failed ({type(error).__name__}). The log of the dashboard has the details."
+            )
+            st.error(message, icon=":material/error:")
 
     return draw_with_messages
 
@@ -193,7 +206,7 @@ def choose_run(settings: Settings) -> runs.RunFiles | None:
     by_name = {run.name: run for run in cached.found_runs(settings)}
     if not by_name:
         return None
-    newest = next(iter(by_name))
+    newest = next((run.name for run in own_runs(settings)), next(iter(by_name)))
     requested_name = st.query_params.get("name")
     if requested_name is not None and requested_name not in by_name:
         st.warning(
@@ -201,7 +214,7 @@ def choose_run(settings: Settings) -> runs.RunFiles | None:
         )
     default_to("name", newest, by_name)
     help_text = "Latest change first."
-    name = st.selectbox("Run", list(by_name), index=None, required=True, help=help_text, key="name", bind=BOUND)
+    name = st.selectbox("Run", list(by_name), index=None, help=help_text, key="name", bind=BOUND)
     return by_name[name or newest]
 
 
@@ -211,11 +224,14 @@ def runs_with_champion(settings: Settings) -> dict[str, runs.RunFiles]:
     return {run.name: run for run in candidates if run.has_champion and not cached.summary(run).error}
 
 
+def own_runs(settings: Settings) -> list[runs.RunFiles]:
+    """The runs that a page may choose by itself, the newest first: all but the one of `paper demo`."""
+    return [run for run in cached.found_runs(settings) if not run.is_temporary]
+
+
 def newest_result(settings: Settings) -> runs.RunFiles | None:
-    """The newest undamaged run with a report whose look at the test period is recorded; None if there is none."""
-    candidates = (
-        run for run in cached.found_runs(settings) if runs.is_test_look_recorded(run) and run.has(runs.REPORT)
-    )
+    """The newest undamaged run with a report and a recorded look, without champions of `paper demo`; else None."""
+    candidates = (run for run in own_runs(settings) if runs.is_test_look_recorded(run) and run.has(runs.REPORT))
     return next((run for run in candidates if not cached.summary(run).error), None)
 
 
@@ -225,10 +241,10 @@ def first_view(page: str, settings: Settings) -> dict[str, str]:
         accounts = list(settings.accounts())
         return {"account": accounts[0]} if len(accounts) > 1 else {}
     if page == "run":
-        newest = next(iter(cached.found_runs(settings)), None)
+        newest = next(iter(own_runs(settings)), None)
         return {} if newest is None else {"name": newest.name}
     if page == "audit":
-        result = next(iter(runs_with_champion(settings).values()), None)
+        result = next((run for run in runs_with_champion(settings).values() if not run.is_temporary), None)
     else:
         result = newest_result(settings) if page == "compare" else None
     return {} if result is None else {"run": result.name}
@@ -244,6 +260,19 @@ def damaged_note(settings: Settings) -> None:
             f"- {theme.escape_markdown(name)}: {theme.escape_markdown(reason)}" for name, reason in reasons.items()
         ]
         st.markdown("\n".join(lines))
+
+
+def visitor_zone() -> ZoneInfo:
+    """The time zone of the browser; UTC if it did not report one that is known here."""
+    try:
+        return ZoneInfo(st.context.timezone or "UTC")
+    except (ValueError, OSError, ZoneInfoNotFoundError):  # the name comes from the browser
+        return ZoneInfo("UTC")
+
+
+def show_as_of() -> None:
+    """Draw the time at which the page read its data, in the zone of the visitor."""
+    st.caption(f"As of {theme.escape_markdown(theme.zoned_time(datetime.now(UTC), visitor_zone()))}")
 
 
 def is_dark() -> bool:

@@ -105,6 +105,10 @@ class UploadOptions:
     adjusted: bool = True
     allow_gaps: bool = False
     symbol: str | None = None
+    decimal: str = "."
+    date_format: str | None = None
+    separator: str | None = None
+    columns: str = ""
 
 
 def read_upload(

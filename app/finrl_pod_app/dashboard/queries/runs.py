@@ -27,6 +27,7 @@ from finrl_pod_app.dashboard.queries.run_settings import Settings, dotted, setti
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.records import RunReport, parse_report
 from finrl_pod_app.setup import progress_file
+from finrl_pod_app.setup.output_folder import TEMPORARY
 
 MAX_DEPTH = 3  # folders below the root: a walk-forward keeps its runs in OUT/fold-01/seed-0
 MAX_BYTES = 64_000_000  # of a file of JSON
@@ -35,7 +36,8 @@ CONFIG, STATE, REPORT, VERDICT, JOB, LOG = (
     "config.json", "state.json", "report.json", "verdict.json", "job.json", "log.txt",
 )  # fmt: skip
 PAGE, CURVES, TAGS = "report.html", "curves.safetensors", "tags.json"
-_STAMPED = (CONFIG, STATE, REPORT, VERDICT, JOB, PAGE, CURVES, TAGS)
+_STAMPED = (CONFIG, STATE, REPORT, VERDICT, JOB, PAGE, CURVES, TAGS, TEMPORARY)
+TEMPORARY_TAG = "temporary, of paper demo"
 RESULT = "result.json"  # of a tournament on an environment without a market
 PLAN = "plan.json"  # in the folder of a walk-forward, two levels above its runs
 MAX_PAGE_BYTES = 32_000_000  # of report.html
@@ -66,6 +68,11 @@ class RunFiles:
     def has_champion(self) -> bool:
         """Whether a generation has finished, so that there is a current champion."""
         return self.has(STATE)
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether `finrl-pod paper demo` trained the champion for its account: it is no result of the user."""
+        return self.has(TEMPORARY)
 
     def has(self, file: str) -> bool:
         """True if one of the files of the run existed when its folder was read."""
@@ -336,6 +343,7 @@ def _summary(run: RunFiles) -> RunSummary:
     tournament = settings["tournament"]
     algorithms = [settings["agent"]["algorithm"], *(cohort["algorithm"] for cohort in settings["cohorts"])]
     tags = read_object(run.path / TAGS)["tags"] if run.has(TAGS) else ()
+    tags = dict.fromkeys((TEMPORARY_TAG, *tags) if run.is_temporary else tags)
     summary = RunSummary(
         run.name,
         run.changed,
@@ -360,13 +368,6 @@ def _summary(run: RunFiles) -> RunSummary:
         summary = replace(summary, promoted=run_verdict is not None and run_verdict.promoted)
     if run.has(REPORT):
         summary = replace(summary, validation=validation_metrics(report(run)))
-    if run.has(PAGE):
-        page_stat = os.lstat(run.path / PAGE)
-        if not is_file(run.path / PAGE):
-            raise RunError(f"{PAGE} is damaged: it is not a regular file; restore it")
-        size = page_stat.st_size
-        if size > MAX_PAGE_BYTES:
-            raise RunError(f"{PAGE} is damaged: it has {size:,} bytes; at most {MAX_PAGE_BYTES:,} are shown")
     return summary
 
 

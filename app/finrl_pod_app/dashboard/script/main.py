@@ -1,22 +1,20 @@
-"""The script that Streamlit runs for every visit and interaction: login, navigation and the selected page."""
+"""The script that Streamlit runs for every visit and interaction: navigation and the selected page."""
 
 from __future__ import annotations
 
 import functools
 import gc
 import importlib
-import logging
 import os
 import threading
 from pathlib import Path
 
 import streamlit as st
 
-from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.actions.access import require_login
+from finrl_pod_app.dashboard.actions.access import show_logout
 from finrl_pod_app.dashboard.pages.address import start_page
-from finrl_pod_app.dashboard.pages.widgets import first_view, is_dark
+from finrl_pod_app.dashboard.pages.widgets import first_view, is_dark, show_as_of, show_errors
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.dashboard.theme import ICON, LOGO, PRODUCT
 
@@ -33,6 +31,7 @@ PAGES = {
     "paper": ("Paper trading", ":material/receipt_long:"),
     "system": ("System", ":material/memory:"),
 }
+REFRESHED_PAGES = ("overview", "paper")  # they draw the time of their data at every refresh
 SECTIONS = {
     "Results": ("overview", "run", "compare", "audit"),
     "Research": ("train", "data"),
@@ -43,19 +42,12 @@ HISTORY_SCRIPT = Path(__file__).with_name("history.js")
 
 
 def draw_page(name: str, settings: Settings) -> None:
-    """Draw one page; errors raised by finrl_pod are shown as their message, others as a sentence and in the log."""
+    """Draw one page."""
     # Imported here, so that unopened pages cost nothing.
     page = importlib.import_module(f"finrl_pod_app.dashboard.pages.{name}")
-    try:
-        page.render(settings)
-    except FinrlPodError as error:
-        st.error(theme.escape_markdown(error), icon=":material/error:")
-    except Exception as error:  # the failure of one page leaves navigation and the other pages usable
-        logging.getLogger(__name__).exception("page %s failed", name)
-        st.error(
-            f"This page failed ({type(error).__name__}). The log of the dashboard has the details; other pages work.",
-            icon=":material/error:",
-        )
+    if name not in REFRESHED_PAGES:
+        show_as_of()
+    show_errors(page.render)(settings)
 
 
 @st.cache_resource(max_entries=1, show_spinner=False)
@@ -77,8 +69,6 @@ def _import_modules() -> None:
 def main() -> None:
     """Draw the application."""
     st.set_page_config(page_title=PRODUCT, page_icon=ICON, layout="wide")
-    if not require_login():
-        return
     st.logo(LOGO, size="large", icon_image=ICON)
     settings = Settings.from_environment(os.environ)
     pages = {}
@@ -94,6 +84,8 @@ def main() -> None:
         st.sidebar.markdown(f"**{section}**")
         for name in names:
             st.sidebar.page_link(pages[name], width="stretch", query_params=first_view(name, settings))
+    with st.sidebar:
+        show_logout()
     st.html(theme.control_css(dark=is_dark()))
     st.html(f"<script>{HISTORY_SCRIPT.read_text()}</script>", unsafe_allow_javascript=True)
     st.set_page_config(page_title=f"{current.title} · {PRODUCT}", page_icon=ICON, layout="wide")

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from finrl_pod.errors import InputError, SetupError
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.passwords import Password, is_loopback
+from finrl_pod_app.dashboard.logins import Logins, cookie_name
+from finrl_pod_app.dashboard.passwords import Password, PasswordGuard, is_loopback
 from finrl_pod_app.dashboard.settings import Settings
 
 MAX_UPLOAD_MB = 100
@@ -121,18 +122,23 @@ def main() -> None:
     from streamlit import App
 
     from finrl_pod_app.dashboard.actions.report_route import PATH, serve_report
+    from finrl_pod_app.dashboard.serving.login_gate import LoginGate
     from finrl_pod_app.dashboard.serving.request_guard import RequestGuard
 
     address = sys.argv[1]
     port = int(sys.argv[2])
     hosts = Settings.from_environment(os.environ).hosts
+    os.environ["FORWARDED_ALLOW_IPS"] = ""  # the gate reads the headers of proxies
     sys.argv = [str(SCRIPT)]  # Streamlit looks for its configuration beside the program
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit)  # called again by uvicorn after its shutdown
     threading.Thread(target=_preload, daemon=True).start()
-    guard = Middleware(RequestGuard, hosts=direct_hosts(address), proxy_hosts=hosts)
+    middleware = [Middleware(RequestGuard, hosts=direct_hosts(address), proxy_hosts=hosts)]
+    if hosts or not is_loopback(address):
+        guard = PasswordGuard(Password())
+        middleware.append(Middleware(LoginGate, Logins(), guard, cookie=cookie_name(port), behind_proxy=bool(hosts)))
     routes = [Route(PATH, serve_report, methods=["GET"])]
-    App(SCRIPT, routes=routes, middleware=[guard]).run(config=streamlit_options(address, port, hosts))
+    App(SCRIPT, routes=routes, middleware=middleware).run(config=streamlit_options(address, port, hosts))
 
 
 def _exit(number: int, frame: object) -> None:  # noqa: ARG001 - the interface of signal handlers
