@@ -158,7 +158,9 @@ class Store:
     def save(
         self, panel: Panel, query: Mapping[str, Any] | None = None, earlier: Sequence[PanelVersion] = ()
     ) -> Manifest:
-        """Save under `panel.name`, replacing a panel of that name. query, earlier: for the manifest.
+        """Save under `panel.name`, replacing a panel of that name.
+
+        query, earlier: fields of the manifest.
 
         Raises DataError for an invalid or reserved name, an invalid panel and a folder that cannot be written. The
         previous panel stays until the new one is complete.

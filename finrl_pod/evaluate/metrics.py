@@ -340,15 +340,15 @@ def flow_factors(balance: ArrayLike, flows: ArrayLike) -> Floats:
     mark less its flow, over the mark before: a flow scales the marks before it as a split scales prices. A flow of an
     account without other money scales nothing.
     """
-    marks, paid = (np.asarray(values, dtype=np.float64) for values in (balance, flows))
-    ratios = np.divide(marks, marks - paid, out=np.ones_like(marks), where=marks > np.maximum(paid, 0.0))
+    marks, amounts = (np.asarray(values, dtype=np.float64) for values in (balance, flows))
+    ratios = np.divide(marks, marks - amounts, out=np.ones_like(marks), where=marks > np.maximum(amounts, 0.0))
     return np.cumprod(np.append(ratios[1:], 1.0)[::-1])[::-1]
 
 
 def time_weighted_equity(balance: ArrayLike, flows: ArrayLike) -> Floats:
     """Equity [T] as if no money had been paid in or taken out: the first mark, grown by time-weighted returns.
 
-    balance, flows: as in `flow_factors`.
+    balance, flows: see `flow_factors`.
     """
     factors = flow_factors(balance, flows)
     equity: Floats = np.asarray(balance, dtype=np.float64) * factors / factors[0]
@@ -358,7 +358,7 @@ def time_weighted_equity(balance: ArrayLike, flows: ArrayLike) -> Floats:
 def flow_returns(times: ArrayLike, balance: ArrayLike, flows: ArrayLike) -> dict[str, float]:
     """Values of `FLOW_METRICS` by name, in years of 365.25 days.
 
-    times: [T] datetime64. balance, flows: as in `flow_factors`. The money-weighted return is NaN if no rate
+    times: [T] datetime64. balance, flows: see `flow_factors`. The money-weighted return is NaN if no rate
     explains the last mark.
     """
     from scipy.optimize import bisect

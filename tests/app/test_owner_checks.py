@@ -12,6 +12,7 @@ from finrl_pod_app.paper import owner_checks
 from finrl_pod_app.paper.owner_checks import CheckResult, check_start
 
 from finrl_pod.errors import AuthenticationError
+from finrl_pod.paper.journal import schema
 from finrl_pod.paper.settings import DataSettings, MonitoringSettings, PaperConfig
 from tests.paper.factories import SimulatedDaemon, config
 
@@ -79,6 +80,18 @@ def test_faulty_answer_fails_its_check(
 ) -> None:
     sim.broker.overrides = {method: answer}
     assert {name: status for name, status in statuses(sim.config).items() if status != "ok"} == unfit
+
+
+def test_damaged_row_of_the_journal_fails_the_account(sim: SimulatedDaemon) -> None:
+    settings = dataclasses.replace(sim.config, journal=str(sim.journal))
+    assert statuses(settings)["account"] == "ok"
+    sim.store.add(
+        schema.decisions, sim.clock.now(), run="test", bar="2024-01-08", strategy="equal_weight", feed="x", inputs="{}",
+        outcome="orders", detail="nothing",
+    )  # fmt: skip
+    account = check_start(settings, allow_unpromoted=False).checks[NAMES.index("account")]
+    assert account.status == "failed"
+    assert "row 1 of table decisions" in account.detail
 
 
 def test_receiver_without_its_secret_fails(sim: SimulatedDaemon) -> None:

@@ -15,7 +15,7 @@ from finrl_pod.paper.brokers.factory import open_broker, open_clock
 from finrl_pod.paper.domain.port import Broker
 from finrl_pod.paper.execution.adoption import Adoption, adopt, own_orders
 from finrl_pod.paper.journal.ledger import Ledger
-from finrl_pod.paper.journal.row_check import check_rows
+from finrl_pod.paper.journal.row_check import open_checked
 from finrl_pod.paper.journal.store import JournalLock, Store
 from finrl_pod.paper.settings import PaperConfig, allocations
 
@@ -68,8 +68,7 @@ def _is_whole(path: Path, config: PaperConfig, broker: Broker) -> bool:
     if not path.exists():
         return False
     try:
-        with contextlib.closing(Store.open(path)) as store:
-            check_rows(store)
+        with contextlib.closing(open_checked(path)) as store:
             journal_ids = Ledger(store).client_order_ids()
     except JournalError:
         return False

@@ -22,6 +22,7 @@ from finrl_pod.paper.execution.account_trader import check_assets
 from finrl_pod.paper.execution.mandate_limits import check_strategies
 from finrl_pod.paper.execution.price_check import fetch_checked_prices
 from finrl_pod.paper.execution.reconcile import LOOKBACK
+from finrl_pod.paper.journal.row_check import open_checked
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.alerts import PING, check_address, open_receivers
 from finrl_pod.paper.monitoring.telegram import TOKEN, check_users
@@ -142,7 +143,7 @@ def _check_account(config: PaperConfig, broker: Broker) -> str:
         raise ConfigError(f"the account takes no orders: {account.block}. Clear that at the broker.")
     journal = Path(config.journal)
     if journal.exists():
-        with contextlib.closing(Store.open(journal)) as store:
+        with contextlib.closing(open_checked(journal)) as store:
             store.check_bound("account", account.id)
     return f"equity {account.equity:,.2f}, cash {account.cash:,.2f}"
 

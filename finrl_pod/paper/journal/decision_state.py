@@ -123,7 +123,7 @@ def decode_weights(text: str) -> dict[str, float]:
 def skip_reasons(outcome: str, detail: str) -> dict[str, str]:
     """Why a decision has no order in some symbols, by symbol; empty if it was not taken.
 
-    Raises ValueError or AttributeError for other content than that of a decision.
+    Raises ValueError or AttributeError if the detail of a decision that was taken is no JSON object.
     """
     return {symbol: str(reason) for symbol, reason in json.loads(detail).items()} if outcome in TAKEN else {}
 
