@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help setup demo cluster-demo paper-demo dashboard screenshots check browser test-fast test check-deploy \
-  simulators test-simulators soak soak-short docs release fuzz clean
+  ahead-of-time simulators test-simulators soak soak-short docs release fuzz clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -115,6 +115,17 @@ $(RELEASE)/.installed: release/requirements.txt | setup
 fuzz: setup ## damage files in new ways and read them, some minutes; FUZZ_EXAMPLES=5000
 	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-5000} HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest tests/fuzz $(ARGS)
 
+# The kernels of GPUs with the Triton that torch requires, then with those in TRITON, which go into folders of their own.
+ARCH ?= 90
+TRITON ?=
+ahead-of-time: setup ## compile the GPU kernels, without a GPU; ARCH="80 90 100" TRITON="3.6.0 3.8.0"
+	$(BIN)/python -m benchmarks.gpu.ahead_of_time --arch $(ARCH) $(ARGS)
+	@for version in $(TRITON); do \
+	  echo "Triton $$version" >&2; \
+	  $(BIN)/python -m pip install -qq --no-deps --upgrade --target ".venv-triton/$$version" "triton==$$version"; \
+	  PYTHONPATH=".venv-triton/$$version" $(BIN)/python -m benchmarks.gpu.ahead_of_time --arch $(ARCH); \
+	done
+
 # MuJoCo Warp has an environment of its own in which the main one's packages come last, so that torch is not installed again.
 SIMULATOR := .venv-mujoco-warp
 PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
@@ -139,5 +150,5 @@ soak-short: setup ## the same for some weeks, about a minute
 	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 25 --kills 2
 
 clean: ## remove the environment and all caches (never runs/ or stored data)
-	rm -rf .venv $(DEPLOY) $(DOCS) $(RELEASE) $(SIMULATOR) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-triton $(DEPLOY) $(DOCS) $(RELEASE) $(SIMULATOR) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

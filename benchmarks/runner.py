@@ -15,7 +15,7 @@ import torch
 from finrl_pod_app.setup.doctor import pick_device
 
 from benchmarks.harness.options import Parser, add_flags, settings_of
-from benchmarks.harness.rows import Row, as_json, as_table, describe, document
+from benchmarks.harness.rows import Row, Section, as_json, as_table, describe, document
 from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.files import write_text
 
@@ -34,6 +34,7 @@ class Benchmark(NamedTuple):
     threads: int = 0
 
 
+Measure = Callable[..., Iterable[Row | Section]]
 PRECISION = ("matmul_precision", "activation_dtype")
 BENCHMARKS: Mapping[str, Benchmark] = {
     "env": Benchmark("speed.market_rates:env_rows", "steps/s of an environment", PRECISION, "auto"),
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     """Run a benchmark (see --help) and return the exit code.
 
     2 with a message on standard error. With --json, standard output is exactly one object: {"rows": [...], "machine":
-    {...}}.
+    {...}}, and the further sections of the benchmark.
     """
     try:
         name = argv[0] if argv and argv[0] in BENCHMARKS else None
@@ -73,35 +74,39 @@ def main(argv: Sequence[str]) -> int:
         device = pick_device(options.device)
         machine = describe(device)
         rows: list[Row] = []
+        sections: list[Section] = []
         arguments = (settings_of(_defaults(measure), options), device)
-        for row in measure(*arguments[: len(inspect.signature(measure).parameters)]):
-            rows.append(row)
+        for result in measure(*arguments[: len(inspect.signature(measure).parameters)]):
+            if isinstance(result, Section):
+                sections.append(result)
+            else:
+                rows.append(result)
             if options.out is not None:
-                write_text(options.out, as_json(document(rows, machine)))
-        result = as_json(document(rows, machine))
+                write_text(options.out, as_json(document(rows, machine, sections)))
+        text = as_json(document(rows, machine, sections)) if options.json else as_table(rows)
     except SystemExit as leaving:  # --help
         return int(leaving.code or 0)
     except FinrlPodError as error:
         sys.stderr.write(f"benchmarks: {error}\n")
         return error.exit_code
-    sys.stdout.write(result if options.json else as_table(rows))
+    sys.stdout.write(text)
     sys.stdout.flush()
     return 0
 
 
-def _load(benchmark: Benchmark) -> Callable[..., Iterable[Row]]:
+def _load(benchmark: Benchmark) -> Measure:
     module, function = benchmark.function.split(":")
-    measure: Callable[..., Iterable[Row]] = getattr(importlib.import_module(f"benchmarks.{module}"), function)
+    measure: Measure = getattr(importlib.import_module(f"benchmarks.{module}"), function)
     return measure
 
 
-def _defaults(measure: Callable[..., Iterable[Row]]) -> Any:
+def _defaults(measure: Measure) -> Any:
     """Default settings: the default of the first parameter, or a new record of its type."""
     parameter = next(iter(inspect.signature(measure).parameters.values()))
     return get_type_hints(measure)[parameter.name]() if parameter.default is parameter.empty else parameter.default
 
 
-def _parser(selected_name: str | None, measure: Callable[..., Iterable[Row]] | None) -> argparse.ArgumentParser:
+def _parser(selected_name: str | None, measure: Measure | None) -> argparse.ArgumentParser:
     """Parser of all names, with the flags of the selected benchmark."""
     parser = Parser(prog="python -m benchmarks", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")

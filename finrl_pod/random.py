@@ -7,7 +7,7 @@ not shift the numbers of another.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -43,6 +43,38 @@ class RandomState(Protocol):
     def set_state(self, state: torch.Tensor, /) -> object: ...
 
 
+class Steps(Protocol):
+    """Random numbers of H steps, such as a tensor [H, ...]."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[torch.Tensor]: ...
+
+    def __getitem__(self, step: int, /) -> torch.Tensor: ...
+
+
+class ComputedSteps:
+    """`Steps` that are computed whenever they are read."""
+
+    def __init__(self, count: int, dtype: torch.dtype, numbers_of: Callable[[int], torch.Tensor]) -> None:
+        """count: H. numbers_of: the numbers of step h."""
+        self.dtype = dtype
+        self._count = count
+        self._numbers_of = numbers_of
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return map(self._numbers_of, range(self._count))
+
+    def __getitem__(self, step: int, /) -> torch.Tensor:
+        return self._numbers_of(step)
+
+
 class RandomSource(Protocol):
     """Independent random numbers of P members: [P, *shape], with P in dimension `dim`."""
 
@@ -52,6 +84,9 @@ class RandomSource(Protocol):
 
     def normal(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
         """Standard normal numbers."""
+
+    def normal_steps(self, steps: int, shape: tuple[int, ...], dtype: torch.dtype) -> Steps:
+        """Standard normal numbers [P, *shape] of each of H steps."""
 
     def uniform(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
         """Numbers in [0, 1)."""
@@ -81,6 +116,9 @@ class MemberGenerators:
     def normal(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
         numbers = [torch.randn(shape, generator=g, dtype=dtype, device=self._device) for g in self.members]
         return torch.stack(numbers, dim)
+
+    def normal_steps(self, steps: int, shape: tuple[int, ...], dtype: torch.dtype) -> Steps:
+        return self.normal((steps, *shape), dtype, dim=1)
 
     def uniform(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
         numbers = [torch.rand(shape, generator=g, dtype=dtype, device=self._device) for g in self.members]

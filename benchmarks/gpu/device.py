@@ -20,20 +20,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 
-from benchmarks.gpu.plan import Fault, plan_rows
-from benchmarks.harness.rows import CPU, ROOT, Row, log_progress, single_row
+from benchmarks.gpu.plan import plan_rows
+from benchmarks.harness.rows import CPU, ROOT, Row, Section, log_progress, single_row
 from benchmarks.harness.simulated_markets import random_walks
 from benchmarks.learning.leaked_signal import EQUIVARIANT, seconds_to_share
 from benchmarks.speed.market_rates import env_rows, population_rows, ppo_rows
 from benchmarks.speed.sac import SacSettings, sac_rows
 from benchmarks.speed.speed_env import SpeedSettings
 from finrl_pod.data.panel import make_panel
-from finrl_pod.native.device import is_triton_installed
+from finrl_pod.errors import ConfigError
+from finrl_pod.native.kernel_launch import first_line, is_triton_installed
 
 LIBRARY = "libnvidia-ml.so.1"
 SECONDS = 0.2  # between two looks
@@ -113,47 +114,61 @@ class GpuSettings:
     """Settings of `gpu`.
 
     plan: count launches, bytes and what prevents CUDA graphs on the CPU. minutes: time for measuring on the device.
-    plant: fault that the plan must find.
+    plant: a fault that the plan must find, or "compile": a row whose kernel cannot be compiled.
     """
 
     plan: bool = False
     minutes: float = 8.0
-    plant: Fault | None = None
+    plant: Literal["sync", "moved", "baked", "copy", "compile"] | None = None
+
+    def check(self) -> None:
+        """Raise ConfigError for a fault of the other mode."""
+        if self.plant is not None and self.plan == (self.plant == "compile"):
+            raise ConfigError(
+                f"--plant {self.plant} is a fault of {'the device' if self.plan else '--plan'}; "
+                f"{'omit' if self.plan else 'add'} --plan"
+            )
 
 
 Measurement = Callable[[torch.device], Sequence[Row]]
 
 
-def gpu_rows(settings: GpuSettings, device: torch.device = CPU) -> Iterator[Row]:
+def gpu_rows(settings: GpuSettings, device: torch.device = CPU) -> Iterator[Row | Section]:
     """Rows of the plan, or of the device until the time is over."""
+    settings.check()
     if settings.plan:
-        yield from plan_rows(settings.plant)
+        yield from plan_rows(None if settings.plant == "compile" else settings.plant)
     else:
-        yield from device_rows(device, settings.minutes)
+        yield from device_rows(device, settings.minutes, is_compile_planted=settings.plant == "compile")
 
 
-def device_rows(device: torch.device, minutes: float) -> Iterator[Row]:
-    """Measure until the time is over, at least the first row."""
+def device_rows(device: torch.device, minutes: float, *, is_compile_planted: bool = False) -> Iterator[Row]:
+    """Measure until the time is over, at least the first row.
+
+    is_compile_planted: a row raises the error of Triton for a kernel that cannot be compiled.
+    """
     end = time.monotonic() + 60 * minutes
-    for number, (name, measure) in enumerate(_measurements(device)):
+    for number, (name, measure) in enumerate(_measurements(device, is_compile_planted)):
         if number and time.monotonic() > end:
             break
         start = time.perf_counter()
         try:
             with Utilisation(device) as utilisation:
                 rows = [_with_name(name, row) for row in measure(device)]
-        except (RuntimeError, torch.OutOfMemoryError) as error:
-            rows = [single_row(name, 0.0, "failed", error=(str(error).splitlines() or [""])[0])]
+        except Exception as error:  # noqa: BLE001  errors of Triton derive from it; a row must not cost the others
+            rows = [single_row(name, 0.0, "failed", error=f"{type(error).__name__}: {first_line(error)}")]
         usage = {**_memory(device), **utilisation.config, "seconds": time.perf_counter() - start}
         for row in rows:
             log_progress(f"{row.name:32} {row.value:16,.0f} {row.unit}  {row.config.get('error', '')}")
             yield replace(row, config={**row.config, **usage})
 
 
-def _measurements(device: torch.device) -> Iterator[tuple[str, Measurement]]:
+def _measurements(device: torch.device, is_compile_planted: bool) -> Iterator[tuple[str, Measurement]]:
     """Names and measurements, the most valuable first."""
     small = device.type == "cpu"
     yield "triton", lambda _: [single_row("triton", float(is_triton_installed() and not small), "used")]
+    if is_compile_planted:
+        yield "planted", _compile_error
     for envs in SMALL[:1] if small else ENV_SIZES[:1]:
         yield f"env_{envs}", partial(_env, envs)
     for envs in SMALL[:1] if small else PPO_SIZES:
@@ -172,6 +187,13 @@ def _measurements(device: torch.device) -> Iterator[tuple[str, Measurement]]:
     if not small:
         yield "tests", _tests
         yield "kernels", _top_kernels
+
+
+def _compile_error(_: torch.device) -> list[Row]:
+    """Fail as a kernel does that Triton cannot compile."""
+    from triton.compiler.errors import CompilationError  # type: ignore[import-untyped]
+
+    raise CompilationError(None, None, "planted: the kernel cannot be compiled")
 
 
 def _env(envs: int, device: torch.device) -> list[Row]:

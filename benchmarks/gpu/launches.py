@@ -1,4 +1,4 @@
-"""Counts what an iteration would cost on a GPU, without one: launches, bytes, and what keeps it from being captured.
+"""Counts what an iteration costs on a GPU, without one: launches, bytes, operations, and what a graph cannot repeat.
 
 A launch is one ATen operation that computes (no views, no allocations) or one Triton kernel. Nothing is fused: what
 `torch.compile` might merge counts as it is written. A captured graph replays with the same addresses and numbers, so
@@ -8,24 +8,28 @@ changed, would be wrong in a replay. A host synchronisation makes capture imposs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
-from finrl_pod.native.device import observed_launches
+from benchmarks.gpu.kernel_costs import cost_of
+from finrl_pod.native.kernel_launch import Launch, planned_launches
 
 # Operations whose result the host waits for, or whose shape depends on data.
 SYNCS = (
     *("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal.default"),
     *("repeat_interleave.Tensor", "lift_fresh"),  # the second: data of the host, as of `torch.tensor([..])`
 )
-# Operations that allocate or relabel memory, beside views: no kernel runs.
-FREE = ("empty", "new_empty", "_unsafe_view", "detach", "set_", "resize_", "_has_same_storage_numel")
+# Operations that allocate or relabel memory, beside views, or ask for its device: no kernel runs.
+FREE = ("prim", "empty", "new_empty", "_unsafe_view", "detach", "set_", "resize_", "_has_same_storage_numel")
+GATHERS = ("index_select", "index.Tensor", "gather")  # they read as much of their source as they write
+OVERWRITES = ("copy_", "fill_", "zero_")  # they do not read what they write to
 
 
 @dataclass
@@ -33,14 +37,17 @@ class Recording:
     """What one iteration did.
 
     launches: names of operations and kernels, in order. numbers: Python numbers of each. reads: addresses of the
-    tensors of each that existed before the iteration. moved_bytes: bytes read and written. widest: bytes of the largest
-    tensor computed by widest_operation. syncs: operations that wait for the device.
+    tensors of each that existed before the iteration. kernels: launches of Triton. moved_bytes: bytes read and written.
+    flops: floating-point operations. widest: bytes of the largest tensor computed by widest_operation. syncs:
+    operations that wait for the device.
     """
 
     launches: list[str] = field(default_factory=list)
     numbers: list[tuple[Any, ...]] = field(default_factory=list)
     reads: list[tuple[int, ...]] = field(default_factory=list)
+    kernels: list[Launch] = field(default_factory=list)
     moved_bytes: int = 0
+    flops: int = 0
     widest: int = 0
     widest_operation: str = ""
     syncs: list[str] = field(default_factory=list)
@@ -64,11 +71,19 @@ class Recording:
 
 
 def record(work: Callable[[], object]) -> Recording:
-    """Run `work` once and record it."""
+    """Run `work` once and record it. Kernels of Triton are counted and not run."""
     recorder = _Recorder()
-    with observed_launches(recorder.kernel), recorder:
+    with planned_launches(recorder.plan), recorder:
         work()
     return recorder.recording
+
+
+def skip(launch: Launch) -> None:
+    """A planner that runs nothing. Results of a kernel that may become indices, `.._out`, are set to 0."""
+    with _disable_current_modes():
+        for name, x in zip(launch.kernel.arg_names, launch.args, strict=False):
+            if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor) and name.endswith("_out"):
+                x.zero_()
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -89,10 +104,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.recording.syncs.append(name)
         input_addresses = {_address(x) for x in inputs}
         new_tensors = [x for x in outputs if _address(x) not in input_addresses]
-        base = name.split(".")[1] if name.startswith("aten.") else name
+        base = name.removeprefix("aten.")
         is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
         if not is_view and not base.startswith(FREE):
-            self._note(name, inputs, outputs, [x for x in tree_leaves((args, kwargs)) if isinstance(x, (int, float))])
+            self._note(name, inputs, [x for x in tree_leaves((args, kwargs)) if isinstance(x, (int, float))])
+            self.recording.moved_bytes += _moved_bytes(name, inputs, outputs)
+            if func._overloadpacket in flop_registry:
+                self.recording.flops += flop_registry[func._overloadpacket](*args, **kwargs, out_val=out)
+            else:
+                self.recording.flops += sum(x.numel() for x in outputs if x.is_floating_point())
             for size in (x.untyped_storage().nbytes() for x in new_tensors):
                 if size > self.recording.widest:
                     self.recording.widest = size
@@ -101,26 +121,42 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._storages[_address(x)] = x.untyped_storage()
         return out
 
-    @contextmanager
-    def kernel(self, name: str, args: tuple[Any, ...], constants: dict[str, Any]) -> Iterator[None]:
-        tensors = [x for x in args if isinstance(x, torch.Tensor)]
-        numbers = [x for x in (*args, *constants.values()) if isinstance(x, (int, float))]
-        self._note(f"triton.{name}", tensors, [], numbers)
-        with _disable_current_modes():
-            yield
+    def plan(self, launch: Launch) -> None:
+        tensors = [x for x in launch.args if isinstance(x, torch.Tensor)]
+        numbers = [x for x in (*launch.args, *launch.constants.values()) if isinstance(x, (int, float))]
+        self._note(f"triton.{launch.name}", tensors, numbers)
+        cost = cost_of(launch)
+        self.recording.kernels.append(launch._replace(args=()))  # without its tensors, which would stay alive
+        self.recording.moved_bytes += cost.moved_bytes
+        self.recording.flops += cost.flops
+        skip(launch)
 
-    def _note(
-        self, name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], numbers: list[Any]
-    ) -> None:
+    def _note(self, name: str, inputs: Sequence[torch.Tensor], numbers: list[Any]) -> None:
         recording = self.recording
         recording.launches.append(name)
         recording.numbers.append(tuple(numbers))
-        recording.reads.append(tuple(x.data_ptr() for x in inputs if _address(x) not in self._storages))
-        recording.moved_bytes += sum(x.numel() * x.element_size() for x in (*inputs, *outputs))
+        addresses = [(_address(x), x.storage_offset()) for x in inputs]
+        recording.reads.append(tuple(hash(pair) for pair in addresses if pair[0] not in self._storages))
 
 
 def _address(x: torch.Tensor) -> int:
-    return x.untyped_storage().data_ptr()
+    """Identity of the memory of a tensor; without data, of its storage."""
+    storage = x.untyped_storage()
+    return storage._cdata if isinstance(x, FakeTensor) else storage.data_ptr()
+
+
+def _moved_bytes(name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> int:
+    """Bytes that an operation reads and writes."""
+    if any(gather in name for gather in GATHERS):
+        outside = [x for x in inputs[1:] if not x.is_floating_point()]
+        return 2 * _size(outputs) + _size(outside)
+    if any(overwrite in name for overwrite in OVERWRITES):
+        inputs = inputs[1:]
+    return _size([*inputs, *outputs])
+
+
+def _size(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(x.numel() * x.element_size() for x in tensors)
 
 
 def _waits(name: str, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:

@@ -72,6 +72,13 @@ class Row:
     config: Mapping[str, Any]
 
 
+class Section(NamedTuple):
+    """A further part of the result of a benchmark, under its name beside the rows. content: plain values."""
+
+    name: str
+    content: Any
+
+
 def median_row(name: str, values: Sequence[float], unit: str, config: Mapping[str, Any]) -> Row:
     """Return a row with the median and range of repeated runs."""
     return Row(
@@ -109,8 +116,9 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def document(rows: Sequence[Row], machine: Mapping[str, Any]) -> dict[str, Any]:
-    return {"rows": [asdict(row) for row in rows], "machine": dict(machine)}
+def document(rows: Sequence[Row], machine: Mapping[str, Any], sections: Sequence[Section] = ()) -> dict[str, Any]:
+    parts = {section.name: section.content for section in sections}
+    return {**parts, "rows": [asdict(row) for row in rows], "machine": dict(machine)}
 
 
 def as_json(values: Mapping[str, Any]) -> str:

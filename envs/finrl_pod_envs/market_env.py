@@ -35,6 +35,7 @@ from finrl_pod.market.rewards import MIN_GROWTH, Interval, StepReward
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.native.device import on_device
+from finrl_pod.native.kernel_launch import KernelError
 from finrl_pod.random import MemberGenerators, generators
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
@@ -206,15 +207,19 @@ class MarketEnv(ABC):
         self._check(action)
         assert self._state is not None
         native = self._native
+        kernel_rows = None
         if native is not None and can_use_kernel(self._state, action):
             kernel_rows = out if out is not None and native.can_write(out) else None
             bar = self._state.bar
-            self._state, outcome = native(
-                self._state, action, self._starts, RUIN, kernel_rows, reuse=self._reuses_buffers
-            )
+            try:
+                self._state, outcome = native(
+                    self._state, action, self._starts, RUIN, kernel_rows, reuse=self._reuses_buffers
+                )
+            except KernelError:  # of a GPU, before anything was written; torch steps from now on
+                self._native = None
+                return self.step(action, out)
             outcome = self._with_reward(outcome, bar)
         else:
-            kernel_rows = None
             next_state, outcome = self.transition(self._state, action)
             in_place = self._reuses_buffers and on_device(self.device)
             self._state = self._in_static_tensors(next_state) if in_place else next_state

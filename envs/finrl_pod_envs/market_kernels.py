@@ -19,7 +19,8 @@ import torch
 from finrl_pod.market.account_extras import joined_extras, observes_virtual
 from finrl_pod.market.mandate import MandateTable, initial_budget, limits_names, needs_returns, uses_groups
 from finrl_pod.market.rewards import CHANGE_SCALE, MIN_GROWTH
-from finrl_pod.native.device import is_triton_installed, on_device, use_triton
+from finrl_pod.native.device import on_device
+from finrl_pod.native.kernel_launch import use_triton
 from finrl_pod.native.library import argument_struct, load
 from finrl_pod.types import EnvStep, Observation, Tensor
 from finrl_pod_envs.observation import EnvState, KernelEnv
@@ -36,20 +37,19 @@ CHANGE = 1
 _log = logging.getLogger(__name__)
 
 
-def _has_shared_rules(env: KernelEnv) -> bool:
-    """Whether the rules that all kernels share hold.
-
-    They are long-only without leverage, proportional costs only, and no limit on estimated risk, names or groups.
-    """
+def _rules_without_kernel(env: KernelEnv) -> list[str]:
+    """Settings of the environment that the kernels lack: shorts, leverage, frictions and some limits of a mandate."""
     config = env.config
     mandate = env.mandate
-    return (
-        not config.short
-        and config.leverage == 1.0
-        and env.venue.is_proportional
-        and (mandate is None or not (needs_returns(mandate) or limits_names(mandate) or uses_groups(mandate)))
-        and env.dtype in (torch.float32, torch.float64)
-    )
+    is_limited = mandate is not None and (needs_returns(mandate) or limits_names(mandate) or uses_groups(mandate))
+    rules = {
+        "short": config.short,
+        "leverage": config.leverage != 1.0,
+        "costs other than proportional ones, interest, dividends or a delay": not env.venue.is_proportional,
+        "limits of the mandate on risk, names or groups": is_limited,
+        f"accounts in {env.dtype}": env.dtype not in (torch.float32, torch.float64),
+    }
+    return [rule for rule, is_on in rules.items() if is_on]
 
 
 def _set_market(market: Any, env: KernelEnv) -> dict[str, Tensor]:
@@ -104,7 +104,7 @@ def _set_mandate(mandate: Any, table: MandateTable) -> dict[str, Tensor]:
 
 def make_step_kernel(env: KernelEnv, rounds: int) -> StepKernel | None:
     """The step kernel of an environment, or None if torch has to be used. rounds: start windows per group."""
-    if on_device(env.device) or not _has_shared_rules(env):
+    if on_device(env.device) or _rules_without_kernel(env):
         return None
     library = load(STEP_SOURCE)
     return None if library is None else StepKernel(library, env, rounds)
@@ -115,13 +115,14 @@ def make_device_step(env: KernelEnv, rounds: int) -> TritonStep | None:
 
     rounds: start windows per group.
     """
-    if _has_shared_rules(env) and env.config.buy_allocation == "proportional" and use_triton(env.close):
+    rules = _rules_without_kernel(env) + ["sequential buys"] * (env.config.buy_allocation == "sequential")
+    if not rules and use_triton(env.close):
         from finrl_pod_envs.triton_step import TritonStep
 
         return TritonStep(env, rounds)
     if env.device.type == "cuda":
-        reason = "these rules" if is_triton_installed() else "Triton, which is not installed,"
-        _log.warning("the steps of the environment run eagerly: its kernel lacks %s", reason)
+        reason = f"has no {', no '.join(rules)}" if rules else "needs Triton, which is not installed"
+        _log.warning("torch steps the environment, more slowly than its kernel, which %s", reason)
     return None
 
 
@@ -300,7 +301,7 @@ def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
     mandate = env.mandate
     is_supported = (
         not on_device(env.device)
-        and _has_shared_rules(env)
+        and not _rules_without_kernel(env)
         and config.kind == "portfolio"
         and config.buy_allocation == "proportional"
         and not config.whole_shares

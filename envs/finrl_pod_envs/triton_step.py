@@ -19,13 +19,25 @@ import triton.language as tl
 from finrl_pod.market.account_extras import observes_virtual
 from finrl_pod.market.mandate import initial_budget
 from finrl_pod.market.rewards import CHANGE_SCALE, MIN_GROWTH
-from finrl_pod.native.device import block_size, launch
+from finrl_pod.native.kernel_launch import block_size, launch
 from finrl_pod.types import EnvStep, Observation, Tensor
 from finrl_pod_envs.observation import EnvState, KernelEnv
 
 TILE = 2048  # numbers of a block of accounts: what a program holds in registers
 MIN_DIVISOR = 1e-9  # of equity, as in `MarketEnv.transition`
 SMALLEST = torch.finfo(torch.float32).tiny
+
+
+@triton.jit
+def _at_most(x, limit: tl.constexpr):
+    """Minimum of a tensor and a constant in the dtype of the tensor; Triton 3.7 rounds the constant to float32."""
+    return tl.minimum(x, x * 0 + limit)
+
+
+@triton.jit
+def _at_least(x, limit: tl.constexpr):
+    """Maximum of a tensor and a constant, as `_at_most`."""
+    return tl.maximum(x, x * 0 + limit)
 
 
 @triton.jit
@@ -44,7 +56,7 @@ def _capped_weights(x, limit: tl.constexpr, smallest: tl.constexpr):
         scale = tl.maximum((total - limit * number) / tl.maximum(free_weight, smallest), 1.0)
         factor = tl.where(has_grown, scale, factor)
         cut = tl.where(has_grown, number, cut)
-    return tl.minimum(x * factor[:, None], limit)
+    return _at_most(x * factor[:, None], limit)
 
 
 @triton.jit
@@ -74,7 +86,8 @@ def market_step(
     bar_in, left_in, episode_in, cash_in, shares_in, virtual_in, budget_in, action_in,
     bar_out, left_out, episode_out, cash_out, shares_out, virtual_out, budget_out,
     # results
-    reached_bar, account_out, final_out, reward_out, terminated_out, truncated_out, equity_out, turnover_out, cost_out,
+    reached_bar_out, account_out, final_out, reward_out, terminated_out, truncated_out, equity_out, turnover_out,
+    cost_out,
     groups, rounds, episode_bars, account_width,
     N: tl.constexpr, N_BLOCK: tl.constexpr, A: tl.constexpr, A_BLOCK: tl.constexpr,
     PORTFOLIO: tl.constexpr, MANDATE: tl.constexpr, WHOLE: tl.constexpr, CHANGE: tl.constexpr,
@@ -131,7 +144,7 @@ def market_step(
         virtual = zero
 
         if MANDATE:
-            held_weights = values / tl.maximum(equity_now, min_divisor)[:, None]
+            held_weights = values / _at_least(equity_now, min_divisor)[:, None]
             scores = tl.load(action_in + offsets, mask=mask, other=0.0).to(shares.dtype)
             virtual = tl.load(virtual_in + offsets, mask=mask, other=0.0)
             mass = base[None, :] * tl.exp(tilt * (1 - 2 / (tl.exp(2 * scores) + 1)))
@@ -162,14 +175,14 @@ def market_step(
                 factor = tl.minimum(budget / tl.maximum(spent_budget, smallest), 1.0)
                 change = change * factor[:, None]
                 budget = tl.maximum(budget - spent_budget * factor, 0.0)
-                budget = tl.minimum(budget + budget_per_bar, full_budget)
+                budget = _at_most(budget + budget_per_bar, full_budget)
             weights = previous_weights + change + blocked_holdings
             trades = weights * equity_now[:, None] / close[None, :] - shares
             acts = ((decides | has_freed_money) | is_new)[:, None] & (weights == weights)
             trades = tl.where(acts, trades, zero)
             drifted_weights = weights * (close_next / close)[None, :]
             growth = 1 + tl.sum(tl.where(mask, drifted_weights - weights, zero), 1)
-            virtual = drifted_weights / tl.maximum(growth, min_divisor)[:, None]
+            virtual = drifted_weights / _at_least(growth, min_divisor)[:, None]
         elif PORTFOLIO:
             first = action_in + rows * (N + 1)
             cash_score = tl.load(first, mask=account_mask, other=0.0).to(shares.dtype)
@@ -226,8 +239,8 @@ def market_step(
         else:
             solvent = worth_before > 0
             ratio = tl.where(solvent, worth_after, cash * 0) / tl.where(solvent, worth_before, cash * 0 + 1)
-            reward = tl.log(tl.maximum(ratio, min_growth))
-        turnover = traded_value / tl.maximum(worth_before, min_divisor)
+            reward = tl.log(_at_least(ratio, min_growth))
+        turnover = traded_value / _at_least(worth_before, min_divisor)
 
         kind = reward_out.dtype.element_ty
         tl.store(reward_out + rows, reward.to(kind), mask=account_mask)
@@ -239,7 +252,7 @@ def market_step(
 
         unit = cash * 0 + start_cash
         if PORTFOLIO:
-            unit = tl.maximum(equity, min_divisor)
+            unit = _at_least(equity, min_divisor)
         seen_budget = budget / full_budget
         _store_account(
             final_out, rows, n, account_width, account_mask, cash_left / unit, values / unit[:, None], virtual,
@@ -270,7 +283,7 @@ def market_step(
     member = group // groups
     next_start = tl.load(starts + (member * rounds + episode % rounds) * groups + group % groups)
     tl.debug_barrier()  # the state may be written in place: every thread has read the bar
-    tl.store(reached_bar + group, bar + 1)
+    tl.store(reached_bar_out + group, bar + 1)
     tl.store(bar_out + group, tl.where(ends, next_start, bar + 1))
     tl.store(left_out + group, tl.where(ends, left * 0 + episode_bars, left))
     tl.store(episode_out + group, episode + tl.where(ends, 1, 0))

@@ -13,8 +13,9 @@ from typing import Literal
 
 import torch
 
-from finrl_pod.native.device import launch, on_device, use_triton
-from finrl_pod.random import MemberGenerators, RandomSource, generators, key
+from finrl_pod.native.device import on_device
+from finrl_pod.native.kernel_launch import launch, use_triton, with_fallback
+from finrl_pod.random import ComputedSteps, MemberGenerators, RandomSource, Steps, generators, key
 from finrl_pod.types import Tensor
 
 ROUNDS = 10
@@ -63,6 +64,21 @@ class PhiloxGenerator:
         """A random order of n items for each member: [P, n] int64."""
         return torch.argsort(self._draw("words", (n,), torch.int64, 0), dim=1, stable=True)
 
+    def normal_steps(self, steps: int, shape: tuple[int, ...], dtype: torch.dtype) -> Steps:
+        """Standard normal numbers [P, *shape] of each step, computed whenever they are read: nothing is stored.
+
+        At 2^17 accounts of 30 assets and 64 steps they would be 1 GB.
+        """
+        first = self.counts.clone()
+        self.counts += steps
+        size = math.prod(shape)
+        members = len(self.keys)
+
+        def numbers_of(step: int) -> Tensor:
+            return philox(self.keys, first + step, size, "normal", dtype).view(members, *shape)
+
+        return ComputedSteps(steps, dtype, numbers_of)
+
     def _draw(self, kind: Kind, shape: tuple[int, ...], dtype: torch.dtype, dim: int) -> Tensor:
         numbers = philox(self.keys, self.counts, math.prod(shape), kind, dtype).view(len(self.keys), *shape)
         self.counts += 1
@@ -83,6 +99,7 @@ class _MemberCount:
         self._counts[self._member].copy_(state)
 
 
+@with_fallback
 def philox(keys: Tensor, counts: Tensor, n: int, kind: Kind, dtype: torch.dtype) -> Tensor:
     """n numbers for each key: [P, n]. keys: [P] int64; counts: [P] int64, the number of the draw.
 

@@ -13,6 +13,7 @@ from finrl_pod.market.protocols import MarketVecEnv, group_shape
 from finrl_pod.memory import available_bytes
 from finrl_pod.native.device import on_device, one_thread
 from finrl_pod.protocols import PooledVecEnv, VecEnv
+from finrl_pod.random import Steps
 from finrl_pod.rl.optimisation.normalisation import RunningNormaliser
 from finrl_pod.types import Observation, Tensor
 
@@ -92,7 +93,7 @@ class RolloutCollector:
     def collect(
         self,
         explore: Explore,
-        noise: Tensor,
+        noise: Steps,
         normaliser: RunningNormaliser | None = None,
         account_dtype: torch.dtype | None = None,
     ) -> Rollout:
@@ -100,7 +101,7 @@ class RolloutCollector:
 
         explore: (bar [P, G], account [P, G, A, 1 + N], noise [P, G, A, D]) -> (action, its log-probability).
 
-        noise: [H, P, G, A, D], of the distribution of the policy; the rollout has its dtype. normaliser: applied to
+        noise: [H, P, G, A, D] of the distribution of the policy; the rollout has its dtype. normaliser: applied to
         observations and rewards before they are stored. account_dtype: dtype of the accounts that are decided on and
         stored; the dtype of the noise if None.
         """

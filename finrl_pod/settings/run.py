@@ -61,6 +61,7 @@ __all__ = [
 OF_DAEMONS = ("strategy", "run", "champion", "strategies", "broker", "schedule", "journal", "monitoring")
 MAX_SEED = 2**63 - 1  # the limit of torch.Generator and of int64
 MAX_THREADS = 1024
+TORCH_ON_GPU = "slower on a GPU, where torch then steps the market"  # what the kernel of a step lacks
 MAX_DELAY = 1_000  # bars; pending targets of that many bars are kept for every account
 
 
@@ -152,11 +153,15 @@ class EnvironmentConfig:
         "next", "next: fills at the next open (close if there are no opens); same_close: only for comparisons"
     )
     buy_allocation: Literal["proportional", "sequential"] = setting(
-        "proportional", "if buys exceed the cash: scale all by one factor, or fill one by one, the largest first"
+        "proportional",
+        "if buys exceed the cash: scale all by one factor, or fill one by one, the largest first; sequential: "
+        f"{TORCH_ON_GPU}",
     )
     whole_shares: bool = setting(False, "truncate trades to whole shares")
-    short: bool = setting(False, "allow short positions")
-    leverage: float = setting(1.0, "limit on gross exposure as a multiple of equity", POSITIVE_FINITE)
+    short: bool = setting(False, f"allow short positions; {TORCH_ON_GPU}")
+    leverage: float = setting(
+        1.0, f"limit on gross exposure as a multiple of equity; other than 1: {TORCH_ON_GPU}", POSITIVE_FINITE
+    )
     hmax: float = setting(100.0, "stock_trading: shares traded by a full action", POSITIVE_FINITE)
     turbulence_limit: float = setting(0.0, "liquidate while turbulence is above it; 0: off", NOT_NEGATIVE)
     half_spread: Literal["constant", "from data", "by era"] = setting(
@@ -167,22 +172,26 @@ class EnvironmentConfig:
     half_spread_bps: float = setting(
         0.0, "constant: half of the quoted spread in basis points of the price", at_least_and_below(0, 10_000)
     )
-    per_share: float = setting(0.0, "commission per share, in currency", at_least(0))
-    per_share_minimum: float = setting(0.0, "minimum commission per order, in currency", at_least(0))
-    cost_model: str = setting("", "a further cost of every fill: a custom file.py:Class; empty: none")
+    per_share: float = setting(0.0, f"commission per share, in currency; {TORCH_ON_GPU}", at_least(0))
+    per_share_minimum: float = setting(0.0, f"minimum commission per order, in currency; {TORCH_ON_GPU}", at_least(0))
+    cost_model: str = setting("", f"a further cost of every fill: a custom file.py:Class; empty: none; {TORCH_ON_GPU}")
     impact: float = setting(
-        0.0, "square-root market impact: impact * volatility * sqrt(order / volume of the bar)", at_least(0)
+        0.0,
+        f"square-root market impact: impact * volatility * sqrt(order / volume of the bar); {TORCH_ON_GPU}",
+        at_least(0),
     )
     participation: float = setting(
-        0.0, "maximum share of the bar volume that fills, the rest lapses; 0: no limit", FRACTION
+        0.0, f"maximum share of the bar volume that fills, the rest lapses; 0: no limit; {TORCH_ON_GPU}", FRACTION
     )
-    borrow_fee: float = setting(0.0, "annual fee as a share of the value of short positions", at_least(0))
+    borrow_fee: float = setting(
+        0.0, f"annual fee as a share of the value of short positions; {TORCH_ON_GPU}", at_least(0)
+    )
     delisting_return: float = setting(
         0.0, "return from the last close of a delisted ticker to its payout; -0.3: 30% less", at_least(-1)
     )
-    delay: int = setting(1, "bars from a decision to its fill", between(1, MAX_DELAY))
+    delay: int = setting(1, f"bars from a decision to its fill; above 1: {TORCH_ON_GPU}", between(1, MAX_DELAY))
     cash_rates: tuple[tuple[str, float], ...] = setting(
-        (), 'annual interest rate of cash from each date, such as [["2019-01-01", 0.02]]'
+        (), f'annual interest rate of cash from each date, such as [["2019-01-01", 0.02]]; {TORCH_ON_GPU}'
     )
     tax_short: float = setting(
         0.0, "tax rate on gains of shares held for a year or less, for the return after tax of backtests", FRACTION
@@ -226,12 +235,18 @@ class MandateConfig:
         Constraint('1 or more, "week" or "month"', lambda x: x in ("week", "month") or (isinstance(x, int) and x >= 1)),
     )
     volatility_target: float = setting(
-        0.0, "annual volatility above which weights are scaled into cash; 0: off", at_least(0)
+        0.0, f"annual volatility above which weights are scaled into cash; 0: off; {TORCH_ON_GPU}", at_least(0)
     )
-    max_holdings: int = setting(0, "largest number of assets that are held; 0: off", at_least(0))
-    min_position: float = setting(0.0, "smallest weight of an asset that is held; 0: off", between(0, 1))
-    max_group_weight: float = setting(1.0, "limit on the weight of each group of [groups]", above_and_at_most(0, 1))
-    group_neutral: bool = setting(False, "tilts move weight within groups only; a group keeps its weight in the base")
+    max_holdings: int = setting(0, f"largest number of assets that are held; 0: off; {TORCH_ON_GPU}", at_least(0))
+    min_position: float = setting(
+        0.0, f"smallest weight of an asset that is held; 0: off; {TORCH_ON_GPU}", between(0, 1)
+    )
+    max_group_weight: float = setting(
+        1.0, f"limit on the weight of each group of [groups]; {TORCH_ON_GPU}", above_and_at_most(0, 1)
+    )
+    group_neutral: bool = setting(
+        False, f"tilts move weight within groups only; a group keeps its weight in the base; {TORCH_ON_GPU}"
+    )
     groups: tuple[GroupConfig, ...] = setting((), 'written as a section of its own, [groups] with name = ["A", "B"]')
 
 

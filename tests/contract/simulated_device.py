@@ -14,6 +14,7 @@ import pytest
 import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
+from benchmarks.gpu.simulated_device import NAME, DeviceTensor, simulated_device
 from finrl_pod.data.tensor import to_device
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.pipeline import Pipeline, SharedReplay
@@ -21,7 +22,6 @@ from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig, DQNConf
 from tests.contract.test_algorithm import settings_of
 from tests.markets import random_market
 from tests.rl.all_algorithms import NAMES, small_learner, training_state
-from tests.simulated_device import NAME, DeviceTensor, simulated_device
 
 MEMBERS = (0, 1)
 REGULARISERS: dict[str, Any] = {"h_term": 0.3, "h_steps": 2, "h_trajectories": 2, "h_buffer": 4}

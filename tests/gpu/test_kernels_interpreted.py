@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from finrl_pod.native.device import INTERPRET, is_triton_installed
+from finrl_pod.native.kernel_launch import INTERPRET, is_triton_installed
 
 ROOT = Path(__file__).parents[2]
 CASES = ("-k", "triton", "tests/gpu", "-p", "no:cacheprovider", "-p", "pytest_timeout")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from finrl_pod.native import philox
-from finrl_pod.native.device import is_interpreted, is_triton_installed
+from finrl_pod.native.kernel_launch import is_interpreted, is_triton_installed
 from finrl_pod.rl.fused import device_operations as ops
 
 pytestmark = pytest.mark.skipif(
@@ -39,6 +39,12 @@ def both_ways(work: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple
         return ours, work()
 
 
+def backward_of_scores(*args: Any) -> list[torch.Tensor]:
+    """Gradients of code, linear, u and w; the parts of the last two are summed."""
+    of_code, of_linear, *parts = ops.asset_scores_backward(*args)
+    return [of_code, of_linear, *(x.float().sum(1) if x.dtype == torch.bfloat16 else x.sum(1) for x in parts)]
+
+
 def assert_close(ours: Any, theirs: Any, tolerance: float = 1e-12) -> None:
     torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
 
@@ -49,10 +55,24 @@ def test_triton_tanh(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> Non
     x, pooled, weight = draw(3, 5, 7), draw(3, 7), draw(3, 5)
     base = draw(3, 20)[:, :7]  # a view of the flat parameters
     tolerance = 1e-12 if dtype == torch.float64 else 1e-6
-    assert_close(*both_ways(lambda: ops.tanh_of_sum(x, base), monkeypatch), tolerance)
+    assert_close(*both_ways(lambda: ops.tanh_of_sum(x.clone(), base), monkeypatch), tolerance)
     y = torch.tanh(draw(3, 5, 7))
     for given in ((), (pooled,), (pooled, weight)):
-        assert_close(*both_ways(lambda g=given: ops.tanh_backward(x, y, *g), monkeypatch), tolerance)  # type: ignore[misc]
+        assert_close(*both_ways(lambda g=given: ops.tanh_backward(x.clone(), y, *g), monkeypatch), tolerance)  # type: ignore[misc]
+
+
+def test_triton_indices_do_not_overflow_32_bits() -> None:
+    """124 assets of 2^19 items are one row of the bias each: rows x units is more than 2^31."""
+    from finrl_pod.rl.fused import triton_policy
+
+    rows, units = 124 * 2**19, 64
+    x, base = torch.zeros(1, units), torch.ones(1, units)
+    tile = {"H": units, "H_BLOCK": units, "R_BLOCK": 2}
+    triton_policy.tanh_of_sum[(1,)](x, base, 1, rows, units, **tile)
+    assert_close(x, torch.tanh(base), 1e-6)
+    grad, y = torch.zeros(1, units), torch.zeros(1, units)
+    triton_policy.tanh_backward[(1,)](grad, y, base, None, 1, rows, SHARE=0.5, POOLED=True, WEIGHTED=False, **tile)
+    assert_close(grad, 0.5 * base)
 
 
 @pytest.mark.parametrize("n", [1, 7, 1500])
@@ -78,10 +98,10 @@ def test_triton_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     code, shared, account, linear = draw(p, k, n, s), draw(p, k, s), draw(p, k, a, 1 + n), draw(p, k, n)
     u, w, grad = draw(p, s), draw(p, s), draw(p, k, a, n)
     works: tuple[Callable[[], Any], ...] = (
-        lambda: ops.tanh_of_sum(x, base),
-        lambda: ops.tanh_backward(x, y, pooled, weight),
+        lambda: ops.tanh_of_sum(x.clone(), base),
+        lambda: ops.tanh_backward(x.clone(), y, pooled, weight),
         lambda: ops.asset_scores(code, shared, account, linear, u, w),
-        lambda: ops.asset_scores_backward(grad, code, shared, account, u, w),
+        lambda: backward_of_scores(grad, code, shared, account, u, w),
     )
     for work in works:
         ours, theirs = both_ways(work, monkeypatch)
@@ -102,7 +122,7 @@ def test_triton_scores_of_assets(sizes: tuple[int, ...], monkeypatch: pytest.Mon
     assert_close(ours, theirs)
     grad = draw(p, k, a, n)
     args = (grad, code, shared, account, u, w)
-    assert_close(*both_ways(lambda: ops.asset_scores_backward(*args), monkeypatch))
+    assert_close(*both_ways(lambda: backward_of_scores(*args), monkeypatch))
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -115,7 +135,7 @@ def test_triton_scores_of_items_that_share_rows(sizes: tuple[int, ...], monkeypa
     items, summed = ops.ItemsOfRows.of(row, r), draw(p, k, s)
     for work in (
         lambda: ops.asset_scores(code, shared, account, linear, u, w, row),
-        lambda: ops.asset_scores_backward(grad, code, shared, account, u, w, row, items),
+        lambda: backward_of_scores(grad, code, shared, account, u, w, row, items),
         lambda: ops.held_codes(account, code, row),
         lambda: ops.held_codes_backward(slope, account, code, row, items),
         lambda: ops.sum_over_rows(summed, row, items),
@@ -147,10 +167,31 @@ def test_triton_loss(
     mean, action = draw(members, rows, scores), draw(members, rows, scores)
     numbers = torch.cat([draw(members, rows, 1) - 1.4 * scores, draw(members, rows, 2)], -1)
     valid = draw(members, items, scores) > -0.5 if masked else None
-    coefficients = (torch.full((members,), 0.2).double(), draw(members).abs(), draw(members).abs())
+    clip_range, coefficient = torch.full((members,), 0.2).double(), draw(members).abs()
+
+    def loss(log_std: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        gradient = mean.clone()
+        return ops.ppo_loss(gradient, log_std, action, numbers, valid, clip_range, coefficient), gradient
+
     for size in (1, scores):
-        args = (mean, 0.1 * draw(members, size), draw(members, rows), action, numbers, valid, coefficients)
-        assert_close(*both_ways(lambda a=args: ops.ppo_loss(*a), monkeypatch))  # type: ignore[misc]
+        log_std = 0.1 * draw(members, size)
+        assert_close(*both_ways(lambda x=log_std: loss(x), monkeypatch))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("rows", [3, 2500])
+def test_triton_loss_of_values(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = normal(8)
+    values, numbers, coefficient = draw(2, rows), draw(2, rows, 3), draw(2).abs()
+
+    def loss() -> tuple[torch.Tensor, torch.Tensor]:
+        gradient = values.clone()
+        return ops.value_loss(gradient, numbers, coefficient), gradient
+
+    (error, gradient), theirs = both_ways(loss, monkeypatch)
+    assert_close((error, gradient), theirs)
+    leaf = values.clone().requires_grad_()
+    (coefficient.unsqueeze(1) * (leaf - numbers[..., 2]).square() / rows).sum().backward()
+    assert_close(gradient, leaf.grad)
 
 
 @pytest.mark.parametrize("size", [1, 1000, 3000])
@@ -158,15 +199,15 @@ def test_triton_adam(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of members that move, are not active, have too large a divergence, or a loss that is not finite."""
     draw = normal(5)
     start = (draw(4, size), draw(4, size), draw(4, size).abs(), torch.tensor([0.0, 3.0, 1.0, 7.0]).double())
-    gradient, sums = draw(4, size), draw(4, 7)
+    gradient, sums, value_losses = draw(4, size), draw(4, 7), draw(4)
     sums[:, 0] = torch.tensor([0.01, 0.01, 0.5, 0.01])
-    sums[3, 3] = torch.inf
+    value_losses[3] = torch.inf
     limits = (draw(4).abs() * 1e-3, torch.full((4,), 0.5).double(), torch.full((4,), 0.1).double())
     active, constants = torch.tensor([True, False, True, True]), (0.9, 0.999, 1e-8)
 
     def step() -> tuple[torch.Tensor, ...]:
         state, alive = [x.clone() for x in start], torch.ones(4, dtype=torch.bool)
-        metrics = ops.adam_clipped(tuple(state), gradient, sums, limits, active, alive, constants)  # type: ignore[arg-type]
+        metrics = ops.adam_clipped(tuple(state), gradient, sums, value_losses, limits, active, alive, constants)  # type: ignore[arg-type]
         return (*state, metrics, alive)
 
     ours, theirs = both_ways(step, monkeypatch)

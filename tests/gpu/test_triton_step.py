@@ -13,7 +13,8 @@ from finrl_pod_envs.trading_envs import make_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.native.device import as_on_device, is_interpreted, is_triton_installed
+from finrl_pod.native.device import as_on_device
+from finrl_pod.native.kernel_launch import is_interpreted, is_triton_installed
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import MarketTensor
 from tests.envs.kernel_settings import KERNEL_SETTINGS

@@ -94,3 +94,15 @@ def test_source_goes_by_the_device() -> None:
     assert isinstance(random_source(0, (0,), "x", CPU), MemberGenerators)
     with as_on_device():
         assert isinstance(random_source(0, (0,), "x", CPU), PhiloxGenerator)
+
+
+def test_numbers_of_steps_are_computed_again_from_their_count() -> None:
+    keys = [5, 6]
+    source, other = PhiloxGenerator(keys), PhiloxGenerator(keys)
+    steps = source.normal_steps(3, (2, 5), torch.float32)
+    assert (len(steps), steps.dtype) == (3, torch.float32)
+    assert source.counts.tolist() == [3, 3]
+    expected = [other.normal((2, 5), torch.float32) for _ in range(3)]
+    for numbers in (list(steps), [steps[h] for h in range(3)]):
+        assert all(torch.equal(x, y) for x, y in zip(numbers, expected, strict=True))
+    assert torch.equal(source.normal((4,), torch.float32), other.normal((4,), torch.float32))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.native.device import as_on_device
 from finrl_pod.rl.algorithms.factory import make_actor
 from finrl_pod.rl.networks.inputs import FeatureTable, LookbackEncoder, PastRows, distinct
 from finrl_pod.rl.networks.policies import PolicySpec
@@ -125,6 +126,18 @@ def test_a_bar_is_encoded_once_however_many_accounts_decide_on_it() -> None:
     found = past.of_items(encoder.codes(parameters(encoder), past))
     direct = PastRows(past.table, bar, None, L)
     torch.testing.assert_close(found, encoder.codes(parameters(encoder), direct))
+
+
+@pytest.mark.parametrize(("items", "windows"), [(5, 5), (3 * T, T)], ids=["few items", "many items"])
+def test_windows_on_a_gpu_do_not_depend_on_the_number_of_distinct_bars(items: int, windows: int) -> None:
+    encoder, table, tradable = encoder_of(), draw(T, N, F), mask()
+    bar = torch.randint(T, (2, items), generator=torch.Generator().manual_seed(3))
+    with as_on_device():
+        past = FeatureTable(table, tradable, L).past(bar)
+    assert past.starts.shape == (2, windows)
+    params = parameters(encoder)
+    direct = PastRows(past.table, bar, None, L)
+    torch.testing.assert_close(past.of_items(encoder.codes(params, past)), encoder.codes(params, direct))
 
 
 def test_long_tables_are_encoded_in_pieces_where_no_gradient_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def test_actions_log_prob_entropy_and_gradients_match_stable_baselines3() -> Non
 def test_noise_matrix_is_resampled_at_its_interval() -> None:
     def noise_matrices(interval: int) -> torch.Tensor:
         source = MemberGenerators(generators(0, (0, 1), "noise"))
-        return StateNoise(HIDDEN, interval).noise((7, 4, 1, SIZE), source, DOUBLE)
+        return torch.stack(list(StateNoise(HIDDEN, interval).noise((7, 4, 1, SIZE), source, DOUBLE)))
 
     three = noise_matrices(3)
     assert three.shape == (7, 2, 4, 1, HIDDEN, SIZE)

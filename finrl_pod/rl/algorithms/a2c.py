@@ -33,6 +33,10 @@ class A2C(PPO):
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = ROLLOUT_SETTINGS
 
     @property
+    def minibatches(self) -> int:
+        return 1
+
+    @property
     def gradient_steps(self) -> int:
         return 1
 

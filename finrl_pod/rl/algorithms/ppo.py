@@ -16,7 +16,7 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.native.device import on_device
-from finrl_pod.random import RandomState, generators, members_of
+from finrl_pod.random import RandomState, Steps, generators, members_of
 from finrl_pod.rl.algorithms.base import (
     COMMON_MEMBER_SETTINGS,
     Metrics,
@@ -213,23 +213,28 @@ class PPO(TrainedAlgorithm):
     def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Values of the states, and of the states that each step led to before any reset: [H, P, G, A] both."""
         horizon, p, groups, accounts = rollout.reward.shape
-        value = partial(self._value, self.parameters.views) if self._kernel is None else self._kernel.value
         final = (rollout.last, *rollout.final_observations)
-        bars = torch.cat([rollout.bar, *(x.bar.unsqueeze(0) for x in final)])
-        shape = (1, p, groups, accounts, -1)
-        all_accounts = torch.cat(
-            [rollout.account, *(x.account.view(shape) for x in final)]
-        )  # [H + 1 + final observations, P, G, A, 1 + N]
-        flat = value(
-            bars.transpose(0, 1).reshape(p, -1), all_accounts.transpose(0, 1).reshape(p, -1, *all_accounts.shape[3:])
-        )
-        all_values = flat.view(p, horizon + len(final), groups, accounts).transpose(0, 1)
+        final_bar = torch.stack([x.bar for x in final])
+        final_account = torch.stack([x.account.view(p, groups, accounts, -1) for x in final])
+        if on_device(self.device):  # in parts of the size of a minibatch, whose activations then need no more memory
+            steps = -(-horizon // self.minibatches)
+            parts = [(rollout.bar[h : h + steps], rollout.account[h : h + steps]) for h in range(0, horizon, steps)]
+            parts.append((final_bar, final_account))
+        else:  # at once: products of fewer rows may be rounded differently
+            parts = [(torch.cat([rollout.bar, final_bar]), torch.cat([rollout.account, final_account]))]
+        all_values = torch.cat([self._values_of(*part) for part in parts])  # [H + 1 + final observations, P, G, A]
         next_values = all_values[1 : horizon + 1]
         count = rollout.truncated_groups.cumsum(0)
         for r, end_values in enumerate(all_values[horizon + 1 :]):
             is_end = (rollout.truncated_groups & (count == r + 1)).unsqueeze(-1)
             next_values = torch.where(is_end, end_values, next_values)
         return all_values[:horizon], next_values
+
+    def _values_of(self, bar: Tensor, account: Tensor) -> Tensor:
+        """Values [H, P, G, A] for bars [H, P, G] and accounts [H, P, G, A, 1 + N]."""
+        value = partial(self._value, self.parameters.views) if self._kernel is None else self._kernel.value
+        horizon, p, groups, accounts, _ = account.shape
+        return value(to_items(bar), to_items(account)).view(p, horizon, groups, accounts).transpose(0, 1)
 
     @torch.no_grad()
     def _scale_rewards(self, reward: Tensor) -> Tensor:
@@ -285,7 +290,7 @@ class PPO(TrainedAlgorithm):
         p, items, _ = target.shape
         parts = [torch.split(x, self._chunk_items(target), dim=1) for x in batch]
         gradient = torch.zeros_like(self.parameters.flat)
-        metrics = torch.zeros(4, p).to(target)
+        metrics = target.new_zeros(4, p)
         for chunk in zip(*parts, strict=True):
             share = chunk[0].shape[1] / items
             loss, chunk_metrics = self._loss(chunk)
@@ -326,10 +331,16 @@ class PPO(TrainedAlgorithm):
         return max(1, int(floats // (p * (accounts * self.policy.width + window))))
 
     @property
+    def minibatches(self) -> int:
+        """Minibatches of an epoch."""
+        assert isinstance(self.config, PPOConfig)
+        return self.config.minibatches
+
+    @property
     def gradient_steps(self) -> int:
         """Gradient steps of an iteration in which no member stops early."""
         assert isinstance(self.config, PPOConfig)
-        return self.config.epochs * self.config.minibatches
+        return self.config.epochs * self.minibatches
 
     @property
     def clip(self) -> Tensor:
@@ -379,7 +390,7 @@ class PPO(TrainedAlgorithm):
         action = self.distribution.sample(mean, log_std, noise)
         return action, self.distribution.log_probability(action, mean, log_std, self.valid_scores(bar))
 
-    def noise(self, shape: tuple[int, ...]) -> Tensor:
+    def noise(self, shape: tuple[int, ...]) -> Steps:
         """Exploration noise [H, P, *shape] of the distribution, from the generator of each member."""
         return self.distribution.noise((self.config.horizon, *shape), self._noises, self.dtype)
 

@@ -10,22 +10,25 @@ Shapes: P members, K items of A accounts, R rows, N assets, S units, D scores, W
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
 import torch
 
-from finrl_pod.native.device import block_size, launch, use_triton
+from finrl_pod.native.kernel_launch import block_size, launch, use_triton, with_fallback
 from finrl_pod.rl.networks.distributions import HALF_LOG_2PI
 from finrl_pod.rl.networks.layers import select_items
 from finrl_pod.types import Tensor
 
 BLOCK = 1024
 TILE = 4096  # numbers that a program holds at once
+LOSS_TILE = 2048  # the same of the loss, which has more to keep in registers
+ASSET_BLOCK = 8  # assets of a program: 32 bytes of an account
 CHUNK_NUMBERS = 4_000_000  # of [.., A, N, S] that the torch version of the scores computes at once
 ADVANTAGE_EPSILON = 1e-8
 MIN_NORM = 1e-12
-SUMS = 4  # of the loss, before the sums of log_std: KL, clipped, policy loss, value loss
+SUMS = 3  # of the loss, before the gradients of log_std: KL, clipped, policy loss
 
 
 def _kernels() -> ModuleType:
@@ -44,37 +47,39 @@ def _upcast(*tensors: Tensor) -> list[Tensor]:
     return [x.to(computed_dtype(x.dtype)) for x in tensors]
 
 
+@with_fallback
 def tanh_of_sum(x: Tensor, base: Tensor) -> Tensor:
-    """tanh(x + base): x [B, R, H] with base [B, H], one row of it for the R rows of x."""
-    if not use_triton(x):
-        wide, shift = _upcast(x, base)
-        return torch.tanh(wide + shift.unsqueeze(1)).to(x.dtype)
-    y = torch.empty_like(x)
-    (_, rows, width) = x.shape
-    grid = (-(-x.numel() // BLOCK),)
-    launch(_kernels().tanh_of_sum, grid, x, base, y, x.numel(), rows, base.stride(0), H=width, BLOCK=BLOCK)
-    return y
+    """tanh(x + base), in place: x [B, R, H] with base [B, H], one row of it for the R rows of x."""
+    if use_triton(x):
+        (batch, rows, width) = x.shape
+        tile = _row_tile(width)
+        grid = (-(-batch * rows // tile["R_BLOCK"]),)
+        launch(_kernels().tanh_of_sum, grid, x, base, batch * rows, rows, base.stride(0), H=width, **tile)
+        return x
+    wide, shift = _upcast(x, base)
+    return x.copy_(torch.tanh(wide + shift.unsqueeze(1)))
 
 
+@with_fallback
 def tanh_backward(grad: Tensor, y: Tensor, context_grad: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
-    """(grad + weight pooled) (1 - y^2), the gradient before a tanh: grad, y [B, R, H].
+    """(grad + weight pooled) (1 - y^2), the gradient before a tanh, in place of grad: grad, y [B, R, H].
 
     context_grad: [B, H], the gradient of a mean over R with weights [B, R], 1 / R each without.
     """
     batch, rows, width = y.shape
-    if not use_triton(y):
-        slope, value = _upcast(grad, y)
-        if context_grad is not None:
-            share = 1 / rows if weight is None else weight.unsqueeze(-1)
-            slope = slope + _upcast(context_grad)[0].unsqueeze(1) * share
-        return (slope * (1 - value * value)).to(y.dtype)
-    out = torch.empty_like(y)
-    grid = (-(-y.numel() // BLOCK),)
-    launch(
-        _kernels().tanh_backward, grid, grad, y, context_grad, weight, out, batch * rows * width, rows, SHARE=1 / rows,
-        POOLED=context_grad is not None, WEIGHTED=weight is not None, H=width, BLOCK=BLOCK,
-    )  # fmt: skip
-    return out
+    if use_triton(y):
+        tile = _row_tile(width)
+        grid = (-(-batch * rows // tile["R_BLOCK"]),)
+        launch(
+            _kernels().tanh_backward, grid, grad, y, context_grad, weight, batch * rows, rows, SHARE=1 / rows,
+            POOLED=context_grad is not None, WEIGHTED=weight is not None, H=width, **tile,
+        )  # fmt: skip
+        return grad
+    slope, value = _upcast(grad, y)
+    if context_grad is not None:
+        share = 1 / rows if weight is None else weight.unsqueeze(-1)
+        slope = slope + _upcast(context_grad)[0].unsqueeze(1) * share
+    return grad.copy_(slope * (1 - value * value))
 
 
 class ItemsOfRows(NamedTuple):
@@ -94,6 +99,7 @@ class ItemsOfRows(NamedTuple):
         return cls(order, torch.searchsorted(sorted_rows, row_numbers))
 
 
+@with_fallback
 def asset_scores(
     code: Tensor, context_code: Tensor, account: Tensor, linear: Tensor, u: Tensor, w: Tensor, row: Tensor | None = None
 ) -> Tensor:
@@ -119,6 +125,7 @@ def asset_scores(
     return scores
 
 
+@with_fallback
 def asset_scores_backward(
     grad: Tensor,
     code: Tensor,
@@ -129,19 +136,23 @@ def asset_scores_backward(
     row: Tensor | None = None,
     items: ItemsOfRows | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `asset_scores`: of code [P, R, N, S] and linear [P, R, N], and of u and w by row [P, R, S].
+    """Gradients of `asset_scores`: of code [P, R, N, S], linear [P, R, N], and u and w in parts [P, R .., S].
 
-    Hidden units are computed again instead of being kept: at 30 assets of 64 units they are 8 kB a sample. items: as
-    given by row, of a minibatch whose items share rows. Order: code, linear, u, w.
+    The gradients of u and w are the sums over their parts. Hidden units are computed again instead of being kept: at 30
+    assets of 64 units they are 8 kB a sample. items: the items of each row, for a minibatch whose items share rows.
+    Order: code, linear, u, w.
     """
     (p, rows, n, size) = code.shape
     (k, accounts, own) = account.shape[1:]
     if use_triton(code):
-        out = [torch.empty_like(code), torch.empty_like(code[..., 0]), *(torch.empty_like(context_code) for _ in "uw")]
+        tile = _asset_tile(accounts, n, size)
+        blocks = -(-n // tile["N_BLOCK"])
+        parts = [code.new_empty(p, rows * blocks, size) for _ in "uw"]
+        out = (torch.empty_like(code), torch.empty_like(code[..., 0]), *parts)
         launch(
-            _kernels().asset_scores_backward, (p * rows,), grad, code, context_code, account, u, w, *out,
-            *(items or (None, None)), k, rows, own, u.stride(0), SHARED_ROWS=items is not None, A=accounts, N=n, S=size,
-            **_tile(accounts, size),
+            _kernels().asset_scores_backward, (p * rows * blocks,), grad, code, context_code, account, u, w, *out,
+            *(items or (None, None)), k, rows, own, u.stride(0), blocks, SHARED_ROWS=items is not None, A=accounts,
+            N=n, S=size, **tile,
         )  # fmt: skip
         return out[0], out[1], out[2], out[3]
     dtype = code.dtype
@@ -160,6 +171,7 @@ def asset_scores_backward(
     return tuple(x.to(dtype) for x in total)  # type: ignore[return-value]
 
 
+@with_fallback
 def held_codes(account: Tensor, code: Tensor, row: Tensor) -> Tensor:
     """Codes of the rows [P, R, N, H] summed with the holdings as weights: [P, K, A, H]."""
     (p, rows, n, size) = code.shape
@@ -177,15 +189,18 @@ def held_codes(account: Tensor, code: Tensor, row: Tensor) -> Tensor:
     return out
 
 
+@with_fallback
 def held_codes_backward(grad: Tensor, account: Tensor, code: Tensor, row: Tensor, items: ItemsOfRows) -> Tensor:
     """Gradient of `held_codes` with respect to code [P, R, N, H] from the gradient of its result [P, K, A, H]."""
     (p, rows, n, size) = code.shape
     (k, accounts, own) = account.shape[1:]
     if use_triton(code):
         out = torch.empty_like(code)
+        tile = _asset_tile(accounts, n, size)
+        blocks = -(-n // tile["N_BLOCK"])
         launch(
-            _kernels().held_codes_backward, (p * rows,), grad, account, out, *items, k, rows, own, A=accounts, N=n,
-            S=size, **_tile(accounts, size),
+            _kernels().held_codes_backward, (p * rows * blocks,), grad, account, out, *items, k, rows, own, blocks,
+            A=accounts, N=n, S=size, **tile,
         )  # fmt: skip
         return out
     grad, account = _upcast(grad, account)
@@ -195,6 +210,7 @@ def held_codes_backward(grad: Tensor, account: Tensor, code: Tensor, row: Tensor
     return total.to(code.dtype)
 
 
+@with_fallback
 def sum_over_rows(x: Tensor, row: Tensor, items: ItemsOfRows) -> Tensor:
     """Sums [P, R, S] of x [P, K, S] over the items of each row."""
     (p, k, size) = x.shape
@@ -238,46 +254,56 @@ def _parts(items: int, numbers: int) -> list[slice]:
     return [slice(i, i + each) for i in range(0, items, each)]
 
 
+def _row_tile(width: int) -> dict[str, int]:
+    """Sizes of a tile of rows of `width` units."""
+    wide = block_size(width)
+    return {"H_BLOCK": wide, "R_BLOCK": max(BLOCK // wide, 1)}
+
+
 def _tile(accounts: int, size: int) -> dict[str, int]:
     wide = block_size(size)
     return {"A_BLOCK": min(block_size(accounts), max(TILE // wide, 1)), "S_BLOCK": wide}
 
 
+def _asset_tile(accounts: int, assets: int, size: int) -> dict[str, int]:
+    """Sizes of a tile of accounts, assets and units."""
+    n_block = min(block_size(assets), ASSET_BLOCK)
+    return {**_tile(accounts, n_block * block_size(size)), "N_BLOCK": n_block, "S_BLOCK": block_size(size)}
+
+
+@with_fallback
 def ppo_loss(
     mean: Tensor,
     log_std: Tensor,
-    value: Tensor,
     action: Tensor,
     numbers: Tensor,
     valid: Tensor | None,
-    coefficients: tuple[Tensor, Tensor, Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the clipped loss of PPO: of the mean [P, R, D] and the value [P, R]; and sums [P, 4 + D].
+    clip_range: Tensor,
+    entropy_coefficient: Tensor,
+) -> Tensor:
+    """Gradient of the clipped loss of PPO in place of the mean [P, R, D]; returns sums [P, 3 + D].
 
-    The loss is the mean over rows. Sums: KL, clipped fraction, policy loss, value loss, then the gradient of the D
-    logarithms of the standard deviation. mean, action: [P, R, D]; log_std: [P, D or 1]; value: [P, R]; numbers:
-    [P, R, 3], the old log-probability, the advantage (standardised here) and the value target; valid: [P, K, D] bool,
-    scores that count, None if all do; coefficients: clip range, of the value loss, of the entropy, [P] each.
+    The loss is the mean over rows. Sums: KL, clipped fraction, loss, then the gradients of the D logarithms of the
+    standard deviation. mean, action: [P, R, D]; log_std: [P, D or 1]; numbers: [P, R, 3], the old log-probability, the
+    advantage (standardised here) and the value target; valid: [P, K, D] bool, scores that count, None if all do;
+    clip_range, entropy_coefficient: [P].
     """
     p, rows, d = mean.shape
     moments = torch.stack(torch.var_mean(numbers[..., 1], dim=1))  # [2, P]
-    clip_range, value_coefficient, entropy_coefficient = coefficients
     if use_triton(mean):
         wide = block_size(d)
-        height = min(block_size(rows), max(TILE // wide, 1))
+        height = min(block_size(rows), max(LOSS_TILE // wide, 1))
         blocks = -(-rows // height)
-        grad_mean = torch.empty_like(mean)
-        grad_value = torch.empty_like(value)
         partial = mean.new_empty(p, blocks, SUMS + d)
         mask = None if valid is None else valid.view(torch.uint8)
         launch(
-            _kernels().ppo_loss, (p * blocks,), mean, log_std, value, action, numbers, mask, moments, *coefficients,
-            grad_mean, grad_value, partial, p, rows, 1 if valid is None else rows // valid.shape[1], blocks,
+            _kernels().ppo_loss, (p * blocks,), mean, log_std, action, numbers, mask, moments, clip_range,
+            entropy_coefficient, partial, p, rows, 1 if valid is None else rows // valid.shape[1], blocks,
             log_std.stride(0), half_log_2pi=HALF_LOG_2PI, epsilon=ADVANTAGE_EPSILON, D=d, D_BLOCK=wide, R_BLOCK=height,
             SHARED=log_std.shape[1] == 1, MASKED=valid is not None,
         )  # fmt: skip
-        return grad_mean, grad_value, partial.sum(1)
-    old, advantage, target = numbers.unbind(-1)
+        return partial.sum(1)
+    old, advantage, _ = numbers.unbind(-1)
     variance, center = (x.unsqueeze(1) for x in moments)
     advantage = (advantage - center) / (variance.sqrt() + ADVANTAGE_EPSILON)
     spread = log_std.unsqueeze(1)  # [P, 1, D or 1]
@@ -292,24 +318,39 @@ def ppo_loss(
     gain = ratio * advantage
     is_unclipped = ratio * advantage <= clipped_ratio * advantage
     slope = torch.where(is_unclipped, -gain, 0.0) / rows
-    miss = value - target
-    grad_spread = slope.unsqueeze(-1) * (deviation.square() - counts) - counts * (entropy_coefficient / rows).view(
-        p, 1, 1
-    )
+    bonus = (entropy_coefficient / rows).view(p, 1, 1)
+    grad_spread = slope.unsqueeze(-1) * (deviation.square() - counts) - counts * bonus
     means = (
         ratio - 1 - log_ratio,
         ((ratio - 1).abs() > clip).to(mean.dtype),
         -torch.where(is_unclipped, gain, clipped_ratio * advantage),
-        miss.square(),
     )
-    sums = torch.cat([torch.stack([x.mean(1) for x in means], 1), grad_spread.sum(1)], 1)
-    return slope.unsqueeze(-1) * deviation * (-spread).exp(), miss * (value_coefficient * 2 / rows).unsqueeze(1), sums
+    mean.copy_(slope.unsqueeze(-1) * deviation * (-spread).exp())
+    return torch.cat([torch.stack([x.mean(1) for x in means], 1), grad_spread.sum(1)], 1)
+
+
+@with_fallback
+def value_loss(value: Tensor, numbers: Tensor, coefficient: Tensor) -> Tensor:
+    """Gradient of coefficient [P] times the mean squared error, in place of the values [P, R]; returns the error [P].
+
+    numbers: [P, R, 3], the value target last.
+    """
+    p, rows = value.shape
+    if use_triton(value):
+        blocks = -(-rows // BLOCK)
+        partial = value.new_empty(p, blocks)
+        launch(_kernels().value_loss, (p * blocks,), value, numbers, coefficient, partial, rows, blocks, BLOCK=BLOCK)
+        return partial.sum(1)
+    miss = value - numbers[..., 2]
+    value.copy_(miss * (coefficient * 2 / rows).unsqueeze(1))
+    return miss.square().mean(1)
 
 
 def adam_clipped(
     state: tuple[Tensor, Tensor, Tensor, Tensor],
     gradient: Tensor,
     sums: Tensor,
+    value_losses: Tensor,
     limits: tuple[Tensor, Tensor, Tensor],
     active: Tensor,
     alive: Tensor,
@@ -317,40 +358,72 @@ def adam_clipped(
 ) -> Tensor:
     """Clip the gradient [P, W], check it and step, in place; returns KL, clipped, policy and value loss, norm [5, P].
 
-    state: parameters and both moments [P, W], step counts [P]. sums: result of `ppo_loss`. limits: learning rate, norm
-    and KL, [P] each. active: [P] bool, members that take part. alive: [P] bool, set to False for active members whose
-    loss or norm is not finite. Members that are neither active nor alive, or whose KL is above its limit, stay as they
-    are.
+    state: parameters and both moments [P, W], step counts [P]. sums: result of `ppo_loss`. value_losses: [P]. limits:
+    learning rate, norm and KL, [P] each. active: [P] bool, members that take part. alive: [P] bool, set to False for
+    active members whose loss or norm is not finite. Members that are neither active nor alive, or whose KL is above
+    its limit, stay as they are.
     """
-    flat, first, second, steps = state
+    *moments, steps = state
+    metrics, factors = _judge_gradient(gradient, (sums, value_losses), limits, active, alive, steps, constants)
+    _adam(moments, gradient, factors, constants)
+    return metrics
+
+
+@with_fallback
+def _judge_gradient(
+    gradient: Tensor,
+    losses: tuple[Tensor, Tensor],
+    limits: tuple[Tensor, Tensor, Tensor],
+    active: Tensor,
+    alive: Tensor,
+    steps: Tensor,
+    constants: tuple[float, float, float],
+) -> tuple[Tensor, Tensor]:
+    """The metrics of `adam_clipped`, and factors [4, P]: of the gradient, of the step, of the root, 1 where it moves.
+
+    Updates alive and steps.
+    """
+    sums, value_losses = losses
     rate, limit, target_kl = limits
-    p, size = flat.shape
-    beta_1, beta_2, epsilon = constants
-    if use_triton(flat):
-        metrics = flat.new_empty(SUMS + 1, p)
-        factors = flat.new_empty(4, p)
+    p, size = gradient.shape
+    beta_1, beta_2, _ = constants
+    if use_triton(gradient):
+        metrics = gradient.new_empty(SUMS + 2, p)
+        factors = gradient.new_empty(4, p)
         launch(
-            _kernels().judge_gradient, (p,), gradient, sums, sums.stride(0), rate, limit, target_kl,
+            _kernels().judge_gradient, (p,), gradient, sums, sums.stride(0), value_losses, rate, limit, target_kl,
             active.view(torch.int8), alive.view(torch.int8), steps, metrics, factors, size,
             beta_1=math.log(beta_1), beta_2=math.log(beta_2), MIN_NORM=MIN_NORM, BLOCK=BLOCK,
         )  # fmt: skip
+        return metrics, factors
+    norm = gradient.norm(dim=1)
+    finite = torch.isfinite(norm) & torch.isfinite(sums[:, 2]) & torch.isfinite(value_losses)
+    alive &= finite | ~active
+    moves = active & alive & (sums[:, 0] <= target_kl)
+    steps += moves
+    count = steps.clamp(min=1)
+    clipping = (limit / norm.clamp(min=MIN_NORM)).clamp(max=1)
+    factors = torch.stack([clipping, rate / (1 - beta_1**count), (1 - beta_2**count).sqrt(), moves.to(norm.dtype)])
+    return torch.cat([sums[:, :SUMS].t(), torch.stack([value_losses, norm])]), factors
+
+
+@with_fallback
+def _adam(moments: Sequence[Tensor], gradient: Tensor, factors: Tensor, constants: tuple[float, float, float]) -> None:
+    """A step of Adam in place. moments: parameters and both moments [P, W]. factors: result of `_judge_gradient`."""
+    flat, first, second = moments
+    p, size = flat.shape
+    beta_1, beta_2, epsilon = constants
+    if use_triton(flat):
         blocks = -(-size // BLOCK)
         launch(
             _kernels().adam, (p * blocks,), flat, gradient, first, second, factors, p, size, blocks, beta_1=beta_1,
             beta_2=beta_2, epsilon=epsilon, BLOCK=BLOCK,
         )  # fmt: skip
-        return metrics
-    norm = gradient.norm(dim=1)
-    gradient = gradient * (limit / norm.clamp(min=MIN_NORM)).clamp(max=1).unsqueeze(1)
-    finite = torch.isfinite(norm) & torch.isfinite(sums[:, 2]) & torch.isfinite(sums[:, 3])
-    alive &= finite | ~active
-    moves = active & alive & (sums[:, 0] <= target_kl)
-    steps += moves
-    count = steps.clamp(min=1)
+        return
+    clipping, rate, root_factor, moves = (x.unsqueeze(1) for x in factors)
+    gradient = gradient * clipping
     mean = torch.lerp(first, gradient, 1 - beta_1)
     square = (second * beta_2).addcmul(gradient, gradient, value=1 - beta_2)
-    root = square.sqrt() / (1 - beta_2**count).sqrt().unsqueeze(1)
-    new_flat = flat - (rate / (1 - beta_1**count)).unsqueeze(1) * mean / (root + epsilon)
+    new_flat = flat - rate * mean / (square.sqrt() / root_factor + epsilon)
     for tensor, new_tensor in ((first, mean), (second, square), (flat, new_flat)):
-        tensor.copy_(torch.where(moves.unsqueeze(1), new_tensor, tensor))
-    return torch.cat([sums[:, :SUMS].t(), norm.unsqueeze(0)])
+        tensor.copy_(torch.where(moves > 0, new_tensor, tensor))

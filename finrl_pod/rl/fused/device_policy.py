@@ -2,7 +2,8 @@
 
 A test compares the gradient with the autograd path. Written out, a minibatch takes a quarter of the
 launches, nothing of size [.., A, N, S] is kept, and every launch has fixed shapes, so that it can be captured. Matrix
-products are computed by torch, all else is in `device_operations.py`.
+products are computed by torch, all else is in `device_operations.py`. Memory is the limit of the number of accounts:
+activations and gradients are overwritten in place, and the critic is finished before the actor begins.
 
 Shapes: P members, K items (a bar and its A accounts), R rows of the market table, N assets of F features, H and S
 units, D scores.
@@ -29,12 +30,20 @@ TABLE_REPEATS = 2  # with so many items a row of the market table, the table is 
 class Rows(NamedTuple):
     """Rows of the market table that a batch needs: features [P, R, N, F] and the mask [P, R, N] or None.
 
-    of_item: [P, K], the row of each item; None where R = K: row k belongs to item k.
+    of_item: [P, K], the row of each item; None where R = K: row k belongs to item k. items: the items of each row, for
+    gradients.
     """
 
     features: Tensor
     tradable: Tensor | None
     of_item: Tensor | None
+    items: ops.ItemsOfRows | None = None
+
+    def with_items(self) -> Rows:
+        """Rows for a gradient."""
+        if self.of_item is None:
+            return self
+        return self._replace(items=ops.ItemsOfRows.of(self.of_item, self.features.shape[1]))
 
 
 def make_device_policy(
@@ -98,31 +107,46 @@ class DevicePolicy(ABC):
         alive: Tensor,
     ) -> Tensor:
         """One minibatch of PPO, in place; arguments and result as of `PolicyKernel.update`, `data` as of `pack`."""
-        bar, account, action, numbers = (select_items(x, indices) for x in data)
-        p = len(indices)
         self._refresh()
-        valid = None if self._tradable is None else valid_scores(self._tradable[bar], self.spec.action_size)
-        mean, value, activations = self._forward(bar, account)
-        coefficients = (settings["clip_range"], settings["value_coefficient"], settings["entropy_coefficient"])
-        grad_mean, grad_value, sums = ops.ppo_loss(
-            mean.view(p, -1, mean.shape[-1]),
-            self._log_std,
-            value.view(p, -1),
-            action.view(p, -1, action.shape[-1]),
-            numbers.view(p, -1, numbers.shape[-1]),
-            None if valid is None else valid.squeeze(2).contiguous(),
-            coefficients,
-        )
-        of_spread = sums[:, ops.SUMS :]
-        slope = self._slopes["log_std"]
-        slope.copy_(of_spread.sum(1, keepdim=True) if slope.shape[1] == 1 else of_spread)
-        grad_mean, grad_value = (x.to(self.dtype) for x in (grad_mean, grad_value))
-        self._backward(grad_mean.view_as(mean), grad_value.view_as(value), account, activations)
+        bar, account, numbers = (select_items(data[i], indices) for i in (0, 1, 3))
+        numbers = numbers.view(len(indices), -1, numbers.shape[-1])
+        rows = self._rows(bar).with_items()
+        value_losses = self._value_gradient(rows, account, numbers, settings["value_coefficient"])
+        action = select_items(data[2], indices)
+        coefficients = (settings["clip_range"], settings["entropy_coefficient"])
+        sums = self._score_gradient(rows, bar, account, action, numbers, coefficients)
         limits = (settings["learning_rate"], settings["max_grad_norm"], settings["target_kl"])
         flat = self._parameters.flat
         state = (flat, optimiser.first, optimiser.second, optimiser.steps)
         gradient = self._gradient.to(flat.dtype)
-        return ops.adam_clipped(state, gradient, sums, limits, active, alive, optimiser.constants)
+        return ops.adam_clipped(state, gradient, sums, value_losses, limits, active, alive, optimiser.constants)
+
+    def _value_gradient(self, rows: Rows, account: Tensor, numbers: Tensor, coefficient: Tensor) -> Tensor:
+        """Write the gradient of the critic; returns its losses [P]. numbers: [P, R, 3]."""
+        value, activations = self._values(rows, account)
+        value = value.to(self._log_std.dtype)
+        losses = ops.value_loss(value.view(len(value), -1), numbers, coefficient)
+        self._values_backward(value.to(self.dtype), rows, account, activations)
+        return losses
+
+    def _score_gradient(
+        self, rows: Rows, bar: Tensor, account: Tensor, action: Tensor, numbers: Tensor,
+        coefficients: tuple[Tensor, Tensor],
+    ) -> Tensor:  # fmt: skip
+        """Write the gradient of the actor; returns the sums of `ppo_loss`. coefficients: clip range, of entropy."""
+        mean, activations = self._scores(rows, account)
+        mean = mean.to(self._log_std.dtype)
+        (p, *_, size) = mean.shape
+        valid = None if self._tradable is None else valid_scores(self._tradable[bar], self.spec.action_size)
+        valid = None if valid is None else valid.squeeze(2).contiguous()
+        sums = ops.ppo_loss(
+            mean.view(p, -1, size), self._log_std, action.view(p, -1, size), numbers, valid, *coefficients
+        )
+        of_spread = sums[:, ops.SUMS :]
+        slope = self._slopes["log_std"]
+        slope.copy_(of_spread.sum(1, keepdim=True) if slope.shape[1] == 1 else of_spread)
+        self._scores_backward(mean.to(self.dtype), rows, account, activations)
+        return sums
 
     @torch.no_grad()
     def mean(self, bar: Tensor, account: Tensor) -> Tensor:
@@ -155,23 +179,21 @@ class DevicePolicy(ABC):
         features = self._features.index_select(0, flat).view(*bar.shape, *self._features.shape[1:])
         return Rows(features, None if self._tradable is None else self._tradable[bar], None)
 
-    def _forward(self, bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor, tuple[Any, ...]]:
-        """Means [P, K, A, D], values [P, K, A], and what `_backward` needs."""
-        rows = self._rows(bar)
-        mean, actor = self._scores(rows, account)
-        value, critic = self._values(rows, account)
-        mean, value = (x.to(self._log_std.dtype) for x in (mean, value))
-        return mean, value, (rows, actor, critic)
+    @abstractmethod
+    def _scores(self, rows: Rows, account: Tensor) -> tuple[Tensor, Any]:
+        """Mean scores [P, K, A, D], and what `_scores_backward` needs."""
 
     @abstractmethod
-    def _scores(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]: ...
+    def _values(self, rows: Rows, account: Tensor) -> tuple[Tensor, Any]:
+        """Values [P, K, A], and what `_values_backward` needs."""
 
     @abstractmethod
-    def _values(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]: ...
+    def _scores_backward(self, grad: Tensor, rows: Rows, account: Tensor, activations: Any) -> None:
+        """Write the gradient of the actor without log_std. grad: [P, K, A, D]."""
 
     @abstractmethod
-    def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, activations: tuple[Any, ...]) -> None:
-        """Write the gradient of every parameter but log_std."""
+    def _values_backward(self, grad: Tensor, rows: Rows, account: Tensor, activations: Any) -> None:
+        """Write the gradient of the critic. grad: [P, K, A]."""
 
     def _weight_slope(self, name: str, x: Tensor, grad: Tensor) -> None:
         """Gradient of a weight [P, I, O] from inputs [P, .., I] and the gradient of the outputs [P, .., O]."""
@@ -188,14 +210,14 @@ class DevicePolicy(ABC):
 class _MlpDevicePolicy(DevicePolicy):
     # The mask is not needed: features of assets that are not tradable are 0.
 
-    def _scores(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+    def _scores(self, rows: Rows, account: Tensor) -> tuple[Tensor, list[Tensor]]:
         return self._tower("actor", rows.features, account)
 
-    def _values(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+    def _values(self, rows: Rows, account: Tensor) -> tuple[Tensor, list[Tensor]]:
         out, hidden = self._tower("critic", rows.features, account)
         return out.squeeze(-1), hidden
 
-    def _tower(self, name: str, features: Tensor, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+    def _tower(self, name: str, features: Tensor, account: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Outputs [P, K, A, O] of a tower, and its hidden units [P, K A, H] layer by layer."""
         weights = self._weights
         (p, k, accounts, own) = account.shape
@@ -206,27 +228,46 @@ class _MlpDevicePolicy(DevicePolicy):
         for i in range(1, last):
             x = ops.tanh_of_sum(torch.bmm(x, weights[f"{name}_w{i}"]), weights[f"{name}_b{i}"])
             hidden.append(x)
-        return affine(x, weights[f"{name}_w{last}"], weights[f"{name}_b{last}"]).view(p, k, accounts, -1), tuple(hidden)
+        return affine(x, weights[f"{name}_w{last}"], weights[f"{name}_b{last}"]).view(p, k, accounts, -1), hidden
 
-    def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, activations: tuple[Any, ...]) -> None:
-        rows, actor, critic = activations
-        self._tower_backward("actor", grad_mean, rows.features, account, actor)
-        self._tower_backward("critic", grad_value.unsqueeze(-1), rows.features, account, critic)
+    def _scores_backward(self, grad: Tensor, rows: Rows, account: Tensor, activations: list[Tensor]) -> None:
+        self._tower_backward("actor", grad, rows.features, account, activations)
 
-    def _tower_backward(
-        self, name: str, grad: Tensor, features: Tensor, account: Tensor, hidden: Sequence[Tensor]
-    ) -> None:
+    def _values_backward(self, grad: Tensor, rows: Rows, account: Tensor, activations: list[Tensor]) -> None:
+        self._tower_backward("critic", grad.unsqueeze(-1), rows.features, account, activations)
+
+    def _tower_backward(self, name: str, grad: Tensor, features: Tensor, account: Tensor, hidden: list[Tensor]) -> None:
+        """Write the gradient of a tower. hidden: emptied, so that the memory of a layer is free for the next."""
         p, k, accounts, _ = account.shape
         grad = grad.reshape(p, k * accounts, -1)
         for i in range(len(hidden), 0, -1):
-            self._weight_slope(f"{name}_w{i}", hidden[i - 1], grad)
+            below = hidden.pop()
+            self._weight_slope(f"{name}_w{i}", below, grad)
             self._bias_slope(f"{name}_b{i}", grad)
             grad = torch.bmm(grad, self._weights[f"{name}_w{i}"].transpose(1, 2))
-            grad = ops.tanh_backward(grad, hidden[i - 1])
+            grad = ops.tanh_backward(grad, below)
         self._weight_slope(f"{name}_own_w", account, grad)
         base = grad.view(p, k, accounts, -1).sum(2)  # the part of the table is shared by the accounts of an item
         self._weight_slope(f"{name}_table_w", features.flatten(2), base)
         self._bias_slope(f"{name}_b0", base)
+
+
+class _ScoreActivations(NamedTuple):
+    """codes: [P, R, N, H] of every layer; context: [P, R, H]; mixed_code: [P, R, N, S]; context_code: [P, R, S]."""
+
+    codes: list[Tensor]
+    context: Tensor
+    mixed_code: Tensor
+    context_code: Tensor
+
+
+class _ValueActivations(NamedTuple):
+    """codes: [P, R, N, H] of every layer; context: [P, R, H]; held_codes: [P, K, A, H]; hidden: [P, K A, S]."""
+
+    codes: list[Tensor]
+    context: Tensor
+    held_codes: Tensor
+    hidden: Tensor
 
 
 class _EquivariantDevicePolicy(DevicePolicy):
@@ -252,7 +293,7 @@ class _EquivariantDevicePolicy(DevicePolicy):
             codes.append(x)
         return codes, mean_over_assets(x, tradable)
 
-    def _scores(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+    def _scores(self, rows: Rows, account: Tensor) -> tuple[Tensor, _ScoreActivations]:
         weights = self._weights
         (p, r, n, _) = rows.features.shape
         codes, context = self._encode("", rows.features, rows.tradable)
@@ -263,9 +304,9 @@ class _EquivariantDevicePolicy(DevicePolicy):
         scores = ops.asset_scores(
             mixed_code, context_code, account, linear, weights["holding_w"], weights["score_w"], of_item
         )
-        return scores, (codes, context, mixed_code, context_code)
+        return scores, _ScoreActivations(codes, context, mixed_code, context_code)
 
-    def _values(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+    def _values(self, rows: Rows, account: Tensor) -> tuple[Tensor, _ValueActivations]:
         weights = self._weights
         (p, k, accounts, _) = account.shape
         n = rows.features.shape[2]
@@ -281,22 +322,14 @@ class _EquivariantDevicePolicy(DevicePolicy):
             p, k * accounts, -1
         )
         value = affine(hidden, weights["value_w"].unsqueeze(-1), weights["value_out_b"])
-        return value.view(p, k, accounts), (codes, context, held_codes, hidden)
+        return value.view(p, k, accounts), _ValueActivations(codes, context, held_codes, hidden)
 
-    def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, activations: tuple[Any, ...]) -> None:
-        rows, actor, critic = activations
-        items = None if rows.of_item is None else ops.ItemsOfRows.of(rows.of_item, rows.features.shape[1])
-        self._scores_backward(grad_mean, rows, items, account, *actor)
-        self._values_backward(grad_value, rows, items, account, *critic)
-
-    def _scores_backward(
-        self, grad: Tensor, rows: Rows, items: ops.ItemsOfRows | None, account: Tensor,
-        codes: list[Tensor], context: Tensor, mixed_code: Tensor, context_code: Tensor,
-    ) -> None:  # fmt: skip
+    def _scores_backward(self, grad: Tensor, rows: Rows, account: Tensor, activations: _ScoreActivations) -> None:
+        codes, context, mixed_code, context_code = activations
         weights = self._weights
         (p, r, n, size) = mixed_code.shape
         grad_mixed, of_linear, of_holding, of_score = ops.asset_scores_backward(
-            grad, mixed_code, context_code, account, weights["holding_w"], weights["score_w"], rows.of_item, items
+            grad, mixed_code, context_code, account, weights["holding_w"], weights["score_w"], rows.of_item, rows.items
         )
         self._bias_slope("holding_w", of_holding)
         self._bias_slope("score_w", of_score)
@@ -309,10 +342,8 @@ class _EquivariantDevicePolicy(DevicePolicy):
         of_code = torch.bmm(grad_mixed.view(p, r * n, size), weights["code_w"].transpose(1, 2))
         self._encode_backward("", of_code, of_context, rows, codes)
 
-    def _values_backward(
-        self, grad: Tensor, rows: Rows, items: ops.ItemsOfRows | None, account: Tensor,
-        codes: list[Tensor], context: Tensor, held_codes: Tensor, hidden: Tensor,
-    ) -> None:  # fmt: skip
+    def _values_backward(self, grad: Tensor, rows: Rows, account: Tensor, activations: _ValueActivations) -> None:
+        codes, context, held_codes, hidden = activations
         weights = self._weights
         (p, r, n, size) = codes[-1].shape
         (k, accounts) = account.shape[1:3]
@@ -323,14 +354,16 @@ class _EquivariantDevicePolicy(DevicePolicy):
         self._weight_slope("value_holding_w", held_codes, grad)
         of_held = torch.bmm(grad, weights["value_holding_w"].transpose(1, 2)).view(p * k, accounts, size)
         of_shared = grad.view(p, k, accounts, -1).sum(2)
-        if rows.of_item is not None and items is not None:
-            of_shared = ops.sum_over_rows(of_shared, rows.of_item, items)
+        if rows.of_item is not None and rows.items is not None:
+            of_shared = ops.sum_over_rows(of_shared, rows.of_item, rows.items)
         self._weight_slope("value_context_w", context, of_shared)
         self._bias_slope("value_b", of_shared)
         of_context = torch.bmm(of_shared, weights["value_context_w"].transpose(1, 2))
-        if rows.of_item is not None and items is not None:
+        if rows.of_item is not None and rows.items is not None:
             of_held = of_held.view(p, k, accounts, size)
-            of_code = ops.held_codes_backward(of_held, account, codes[-1], rows.of_item, items).view(p, r * n, size)
+            of_code = ops.held_codes_backward(of_held, account, codes[-1], rows.of_item, rows.items).view(
+                p, r * n, size
+            )
         else:
             holdings = account[..., 1 : 1 + n].reshape(p * k, accounts, n)
             of_code = torch.bmm(holdings.transpose(1, 2), of_held).view(p, r * n, size)

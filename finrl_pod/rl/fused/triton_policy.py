@@ -29,38 +29,49 @@ def _load(pointer, mask):
 
 
 @triton.jit
-def _zeros(like, SIZE: tl.constexpr):
-    """Zeros in the dtype used for computing with the numbers of a pointer."""
-    return tl.zeros((SIZE,), tl.float64) if like.dtype.element_ty == tl.float64 else tl.zeros((SIZE,), tl.float32)
+def _zeros(pointers):
+    """Zeros in the shape of pointers, in the dtype used for computing with their numbers."""
+    is_double: tl.constexpr = pointers.dtype.element_ty == tl.float64
+    return tl.zeros(pointers.shape, tl.float64) if is_double else tl.zeros(pointers.shape, tl.float32)
 
 
 @triton.jit
-def tanh_of_sum(x, base, y, count, rows, base_stride, H: tl.constexpr, BLOCK: tl.constexpr):
-    """y = tanh(x + base): x, y [B, R, H]; base [B, H]."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    here = i < count
-    at = i // (rows * H) * base_stride + i % H
-    total = _load(x + i, here) + _load(base + at, here)
-    tl.store(y + i, _tanh(total), mask=here)
+def tanh_of_sum(
+    x, base, count, rows, base_stride, H: tl.constexpr, H_BLOCK: tl.constexpr, R_BLOCK: tl.constexpr
+):  # fmt: skip
+    """x = tanh(x + base), in place: x [B, R, H]; base [B, H]. count: B R rows; a program computes R_BLOCK of them."""
+    row = tl.program_id(0).to(tl.int64) * R_BLOCK + tl.arange(0, R_BLOCK)
+    h = tl.arange(0, H_BLOCK)
+    mask = (row < count)[:, None] & (h < H)[None, :]
+    at = row[:, None] * H + h[None, :]
+    # Divided once a row: rows * H may not fit into 32 bits, and dividing 64 bits takes longer than reading a number.
+    total = _load(x + at, mask) + _load(base + (row // rows * base_stride)[:, None] + h[None, :], mask)
+    tl.store(x + at, _tanh(total), mask=mask)
 
 
 @triton.jit
 def tanh_backward(
-    grad, y, context_grad, weight, out, count, rows, SHARE: tl.constexpr, POOLED: tl.constexpr, WEIGHTED: tl.constexpr,
-    H: tl.constexpr, BLOCK: tl.constexpr,
+    grad, y, context_grad, weight, count, rows, SHARE: tl.constexpr, POOLED: tl.constexpr, WEIGHTED: tl.constexpr,
+    H: tl.constexpr, H_BLOCK: tl.constexpr, R_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out = (grad + weight pooled) (1 - y^2): grad, y, out [B, R, H]; pooled [B, H]; weight [B, R], else SHARE."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    here = i < count
-    value = _load(y + i, here)
-    slope = _load(grad + i, here)
+    """grad = (grad + weight pooled) (1 - y^2): grad, y [B, R, H]; pooled [B, H]; weight [B, R], else SHARE.
+
+    count: B R rows; a program computes R_BLOCK of them.
+    """
+    row = tl.program_id(0).to(tl.int64) * R_BLOCK + tl.arange(0, R_BLOCK)
+    h = tl.arange(0, H_BLOCK)
+    here = row < count
+    mask = here[:, None] & (h < H)[None, :]
+    at = row[:, None] * H + h[None, :]
+    value = _load(y + at, mask)
+    slope = _load(grad + at, mask)
     if POOLED:
-        pooled_slope = _load(context_grad + i // (rows * H) * H + i % H, here)
+        pooled_slope = _load(context_grad + (row // rows * H)[:, None] + h[None, :], mask)
         if WEIGHTED:
-            slope += pooled_slope * _load(weight + i // H, here)
+            slope += pooled_slope * _load(weight + row, here)[:, None]
         else:
             slope += pooled_slope * SHARE
-    tl.store(out + i, slope * (1 - value * value), mask=here)
+    tl.store(grad + at, slope * (1 - value * value), mask=mask)
 
 
 @triton.jit
@@ -74,7 +85,7 @@ def asset_scores(
     rows_of: [P, K], the row of each item if SHARED_ROWS, else items are rows.
     """
     item = tl.program_id(0).to(tl.int64)
-    member = item // items
+    member = (tl.program_id(0) // items).to(tl.int64)
     row = item
     if SHARED_ROWS:
         row = member * rows + tl.load(rows_of + item)
@@ -94,53 +105,70 @@ def asset_scores(
             tl.store(scores + (item * A + a) * N + n, score, mask=here)
 
 
+# Why `asset_scores_backward` is split by rows and assets. At 2^17 accounts x 64 steps in 4 minibatches, an update of
+# 30 assets with 64 units computes 2.1 M x 30 x 64 = 4.0 G hidden units again. Each takes an exponential and a division
+# of the special function units, 16 a clock on each of the 132 multiprocessors of an H100: 2.2 ms. Accounts and
+# gradients of scores are 0.5 GB, 0.15 ms if each is read once. So the kernel should keep all multiprocessors busy and
+# read everything once.
+# - 2,500 rows alone are 2,500 programs, each with 30 assets x 26 items one after the other, and rows with many items
+#   end last. With the assets in blocks of 8 they are 10,000 shorter programs, five for each place on the device.
+# - Account rows are 31 numbers wide. The holdings of one asset lie 124 bytes apart: of every sector of 32 bytes one
+#   number in eight was used, and all sectors were read again for each asset. A block of 8 assets uses whole sectors.
+# - A tile of 8 accounts x 8 assets x 64 units is 32 numbers a thread. Sums over accounts stay within a thread.
+# - The items of a row are summed in a fixed order by one program, without atomic additions: equal seeds give equal
+#   weights. Sums of u and w by row and block are added by torch with all other biases.
 @triton.jit
 def asset_scores_backward(
     grad, code, context_code, account, u, w, grad_code, grad_linear, grad_u, grad_w, order, starts, items, rows, own,
-    parameter_stride, SHARED_ROWS: tl.constexpr, A: tl.constexpr, N: tl.constexpr, S: tl.constexpr,
-    A_BLOCK: tl.constexpr, S_BLOCK: tl.constexpr,
+    parameter_stride, blocks, SHARED_ROWS: tl.constexpr, A: tl.constexpr, N: tl.constexpr, S: tl.constexpr,
+    A_BLOCK: tl.constexpr, N_BLOCK: tl.constexpr, S_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of `asset_scores` for one row, over its items in a fixed order; hidden units are computed again.
+    """Gradients of `asset_scores` for one of the `blocks` blocks of assets of a row; hidden units are computed again.
 
-    grad_u, grad_w: [P, R, S]. order, starts: columns of `ItemsOfRows` if SHARED_ROWS, else items are rows.
+    grad_u, grad_w: [P, R, blocks, S]. order, starts: columns of `ItemsOfRows` if SHARED_ROWS, else items are rows.
     """
-    row = tl.program_id(0).to(tl.int64)
-    member = row // rows
+    program = tl.program_id(0)
+    row = (program // blocks).to(tl.int64)
+    member = (program // blocks // rows).to(tl.int64)
+    n = program % blocks * N_BLOCK + tl.arange(0, N_BLOCK)
     s = tl.arange(0, S_BLOCK)
+    assets = n < N
     units = s < S
     direction = _load(u + member * parameter_stride + s, units)
     weight = _load(w + member * parameter_stride + s, units)
     context = _load(context_code + row * S + s, units)
-    slope_u = context * 0
-    slope_w = context * 0
+    at = (row * N + n)[:, None] * S + s[None, :]
+    mask = assets[:, None] & units[None, :]
+    inner = context[None, :] + _load(code + at, mask)  # [N, S]
+    slope_code = inner * 0
+    slope_u = inner * 0
+    slope_w = inner * 0
+    slope_linear = tl.sum(slope_code, 1)
     begin = 0
     end = 1
     if SHARED_ROWS:
         begin = tl.load(starts + row + member)
         end = tl.load(starts + row + member + 1)
-    for n in range(N):
-        inner = context + _load(code + (row * N + n) * S + s, units)
-        slope_code = context * 0
-        slope_linear = tl.sum(context * 0, 0)
-        for j in range(begin, end):
-            item = row
-            if SHARED_ROWS:
-                item = member * items + tl.load(order + member * items + j)
-            for start in range(0, A, A_BLOCK):
-                a = start + tl.arange(0, A_BLOCK)
-                here = a < A
-                holding = _load(account + (item * A + a) * own + 1 + n, here) * N
-                slope = _load(grad + (item * A + a) * N + n, here)
-                hidden = _tanh(inner[None, :] + holding[:, None] * direction[None, :])
-                back = slope[:, None] * weight[None, :] * (1 - hidden * hidden)
-                slope_code += tl.sum(back, 0)
-                slope_linear += tl.sum(slope, 0)
-                slope_u += tl.sum(back * holding[:, None], 0)
-                slope_w += tl.sum(slope[:, None] * hidden, 0)
-        tl.store(grad_code + (row * N + n) * S + s, slope_code, mask=units)
-        tl.store(grad_linear + row * N + n, slope_linear)
-    tl.store(grad_u + row * S + s, slope_u, mask=units)
-    tl.store(grad_w + row * S + s, slope_w, mask=units)
+    for j in range(begin, end):
+        item = row
+        if SHARED_ROWS:
+            item = member * items + tl.load(order + member * items + j)
+        for start in range(0, A, A_BLOCK):
+            a = start + tl.arange(0, A_BLOCK)
+            account_row = (item * A + a)[:, None]
+            here = (a < A)[:, None] & assets[None, :]
+            holding = _load(account + account_row * own + 1 + n[None, :], here) * N  # [A, N]
+            slope = _load(grad + account_row * N + n[None, :], here)
+            hidden = _tanh(inner[None, :, :] + holding[:, :, None] * direction[None, None, :])  # [A, N, S]
+            back = slope[:, :, None] * weight[None, None, :] * (1 - hidden * hidden)
+            slope_code += tl.sum(back, 0)
+            slope_linear += tl.sum(slope, 0)
+            slope_u += tl.sum(back * holding[:, :, None], 0)
+            slope_w += tl.sum(slope[:, :, None] * hidden, 0)
+    tl.store(grad_code + at, slope_code, mask=mask)
+    tl.store(grad_linear + row * N + n, slope_linear, mask=assets)
+    tl.store(grad_u + program.to(tl.int64) * S + s, tl.sum(slope_u, 0), mask=units)
+    tl.store(grad_w + program.to(tl.int64) * S + s, tl.sum(slope_w, 0), mask=units)
 
 
 @triton.jit
@@ -150,7 +178,7 @@ def held_codes(
 ):  # fmt: skip
     """out_as = sum over n of holding_an code_ns, of the row of the item; a program computes one item."""
     item = tl.program_id(0).to(tl.int64)
-    row = item // items * rows + tl.load(rows_of + item)
+    row = (tl.program_id(0) // items).to(tl.int64) * rows + tl.load(rows_of + item)
     s = tl.arange(0, S_BLOCK)
     units = s < S
     for start in range(0, A, A_BLOCK):
@@ -166,39 +194,44 @@ def held_codes(
 
 @triton.jit
 def held_codes_backward(
-    grad, account, grad_code, order, starts, items, rows, own,
-    A: tl.constexpr, N: tl.constexpr, S: tl.constexpr, A_BLOCK: tl.constexpr, S_BLOCK: tl.constexpr,
+    grad, account, grad_code, order, starts, items, rows, own, blocks,
+    A: tl.constexpr, N: tl.constexpr, S: tl.constexpr, A_BLOCK: tl.constexpr, N_BLOCK: tl.constexpr,
+    S_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of `held_codes` for the codes of one row, over its items in a fixed order."""
-    row = tl.program_id(0).to(tl.int64)
-    member = row // rows
+    """Gradient of `held_codes` for the codes of a block of assets of a row, split as in `asset_scores_backward`."""
+    program = tl.program_id(0)
+    row = (program // blocks).to(tl.int64)
+    member = (program // blocks // rows).to(tl.int64)
+    n = program % blocks * N_BLOCK + tl.arange(0, N_BLOCK)
     s = tl.arange(0, S_BLOCK)
+    assets = n < N
     units = s < S
     begin = tl.load(starts + row + member)
     end = tl.load(starts + row + member + 1)
-    for n in range(N):
-        total = _zeros(grad_code, S_BLOCK)
-        for j in range(begin, end):
-            item = member * items + tl.load(order + member * items + j)
-            for start in range(0, A, A_BLOCK):
-                a = start + tl.arange(0, A_BLOCK)
-                here = a < A
-                holding = _load(account + (item * A + a) * own + 1 + n, here)
-                slope = _load(grad + (item * A + a)[:, None] * S + s[None, :], here[:, None] & units[None, :])
-                total += tl.sum(holding[:, None] * slope, 0)
-        tl.store(grad_code + (row * N + n) * S + s, total, mask=units)
+    to = grad_code + (row * N + n)[:, None] * S + s[None, :]
+    total = _zeros(to)
+    for j in range(begin, end):
+        item = member * items + tl.load(order + member * items + j)
+        for start in range(0, A, A_BLOCK):
+            a = start + tl.arange(0, A_BLOCK)
+            here = (a < A)[:, None]
+            account_row = (item * A + a)[:, None]
+            holding = _load(account + account_row * own + 1 + n[None, :], here & assets[None, :])  # [A, N]
+            slope = _load(grad + account_row * S + s[None, :], here & units[None, :])  # [A, S]
+            total += tl.sum(holding[:, :, None] * slope[:, None, :], 0)
+    tl.store(to, total, mask=assets[:, None] & units[None, :])
 
 
 @triton.jit
 def sum_over_rows(x, out, order, starts, items, rows, S: tl.constexpr, S_BLOCK: tl.constexpr):
     """out [P, R, S]: sums of x [P, K, S] over the items of each row, in a fixed order; a program computes one row."""
     row = tl.program_id(0).to(tl.int64)
-    member = row // rows
+    member = (tl.program_id(0) // rows).to(tl.int64)
     s = tl.arange(0, S_BLOCK)
     units = s < S
     begin = tl.load(starts + row + member)
     end = tl.load(starts + row + member + 1)
-    total = _zeros(out, S_BLOCK)
+    total = _zeros(out + s)
     for j in range(begin, end):
         item = member * items + tl.load(order + member * items + j)
         total += _load(x + item * S + s, units)
@@ -207,21 +240,19 @@ def sum_over_rows(x, out, order, starts, items, rows, S: tl.constexpr, S_BLOCK: 
 
 @triton.jit
 def ppo_loss(
-    mean, log_std, value, action, numbers, valid, moments, clip_range, value_coefficient, entropy_coefficient,
-    grad_mean, grad_value, partial, members, rows, accounts, blocks, log_std_stride, half_log_2pi: tl.constexpr,
-    epsilon: tl.constexpr,
+    mean, log_std, action, numbers, valid, moments, clip_range, entropy_coefficient, partial, members, rows, accounts,
+    blocks, log_std_stride, half_log_2pi: tl.constexpr, epsilon: tl.constexpr,
     D: tl.constexpr, D_BLOCK: tl.constexpr, R_BLOCK: tl.constexpr, SHARED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The clipped loss of R_BLOCK rows of a member: its gradients, and sums of [KL, clipped, policy, value, log_std..].
+    """The clipped loss of R_BLOCK rows of a member: its gradient in place of the mean, and sums.
 
-    A program computes one of the `blocks` blocks of a member.
-    mean, action, grad_mean: [P, R, D]; value, grad_value: [P, R]; numbers: [P, R, 3], the old log-probability, the
-    advantage and the value target; moments: [2, P], variance and mean of the advantages; valid: [P, R / accounts, D].
+    A program computes one of the `blocks` blocks of a member. The sums are KL, clipped, loss, gradients of log_std..
+    mean, action: [P, R, D]; numbers: [P, R, 3], the old log-probability, the advantage and the value target; moments:
+    [2, P], variance and mean of the advantages; valid: [P, R / accounts, D].
     """
-    program = tl.program_id(0).to(tl.int64)
-    member = program // blocks
-    block = program % blocks
-    r = block * R_BLOCK + tl.arange(0, R_BLOCK)
+    program = tl.program_id(0)
+    member = (program // blocks).to(tl.int64)
+    r = (program % blocks).to(tl.int64) * R_BLOCK + tl.arange(0, R_BLOCK)
     d = tl.arange(0, D_BLOCK)
     here = r < rows
     real = d < D
@@ -251,30 +282,45 @@ def ppo_loss(
     clip = tl.load(clip_range + member)
     clipped_ratio = tl.minimum(tl.maximum(ratio, 1 - clip), 1 + clip)
     gain = tl.minimum(ratio * advantage, clipped_ratio * advantage)
-    miss = tl.load(value + row, mask=here, other=0.0) - tl.load(numbers + row * 3 + 2, mask=here, other=0.0)
     each = 1 / (clip * 0 + rows)  # in the dtype of the numbers
     slope = tl.where(ratio * advantage <= clipped_ratio * advantage, -advantage * ratio, advantage * 0) * each
-    tl.store(grad_mean + at, slope[:, None] * deviation * precision[None, :], mask=wide)
-    tl.store(grad_value + row, 2 * each * tl.load(value_coefficient + member) * miss, mask=here)
+    tl.store(mean + at, slope[:, None] * deviation * precision[None, :], mask=wide)
     bonus = tl.load(entropy_coefficient + member) * each
     slope_spread = tl.where(counts, slope[:, None] * (deviation * deviation - 1) - bonus, 0.0)
-    to = partial + program * (4 + D)
+    to = partial + program.to(tl.int64) * (3 + D)
     tl.store(to, tl.sum(ratio - 1 - log_ratio, 0) * each)
     tl.store(to + 1, tl.sum(tl.where(tl.abs(ratio - 1) > clip, ratio * 0 + 1, ratio * 0), 0) * each)
     tl.store(to + 2, -tl.sum(gain, 0) * each)
-    tl.store(to + 3, tl.sum(miss * miss, 0) * each)
-    tl.store(to + 4 + d, tl.sum(slope_spread, 0), mask=real)
+    tl.store(to + 3 + d, tl.sum(slope_spread, 0), mask=real)
+
+
+@triton.jit
+def value_loss(value, numbers, coefficient, partial, rows, blocks, BLOCK: tl.constexpr):
+    """The squared error of BLOCK values of a member: its gradient in place of the values, and the sum [P, blocks].
+
+    value: [P, R]; numbers: [P, R, 3], the value target last.
+    """
+    program = tl.program_id(0)
+    member = (program // blocks).to(tl.int64)
+    r = (program % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = r < rows
+    row = member * rows + r
+    miss = tl.load(value + row, mask=here, other=0.0) - tl.load(numbers + row * 3 + 2, mask=here, other=0.0)
+    weight = tl.load(coefficient + member)
+    each = 1 / (weight * 0 + rows)  # in the dtype of the numbers
+    tl.store(value + row, 2 * each * weight * miss, mask=here)
+    tl.store(partial + program, tl.sum(miss * miss, 0) * each)
 
 
 @triton.jit
 def judge_gradient(
-    gradient, sums, sums_stride, rate, limit, target_kl, active, alive, steps, metrics, factors, size,
+    gradient, sums, sums_stride, value_losses, rate, limit, target_kl, active, alive, steps, metrics, factors, size,
     beta_1: tl.constexpr, beta_2: tl.constexpr, MIN_NORM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Norm, clipping factor and step of the gradient [P, W] of each member; a program judges one member.
 
-    sums: [P, 4 ..] of `ppo_loss`. Updates alive and steps [P]. metrics: [5, P]. factors: [4, P], of the gradient, of
-    the step, of the root of the second moment, and 1 where the member moves.
+    sums: [P, 3 ..] of `ppo_loss`; value_losses: [P]. Updates alive and steps [P]. metrics: [5, P]. factors: [4, P], of
+    the gradient, of the step, of the root of the second moment, and 1 where the member moves.
     """
     member = tl.program_id(0).to(tl.int64)
     members = tl.num_programs(0)
@@ -288,12 +334,12 @@ def judge_gradient(
     tl.store(metrics + member, kl)
     tl.store(metrics + members + member, tl.load(sums + member * sums_stride + 1))
     policy_loss = tl.load(sums + member * sums_stride + 2)
-    value_loss = tl.load(sums + member * sums_stride + 3)
+    squared_error = tl.load(value_losses + member)
     tl.store(metrics + 2 * members + member, policy_loss)
-    tl.store(metrics + 3 * members + member, value_loss)
+    tl.store(metrics + 3 * members + member, squared_error)
     tl.store(metrics + 4 * members + member, norm)
     infinity = float("inf")  # comparisons with NaN are false
-    finite = (tl.abs(norm) < infinity) & (tl.abs(policy_loss) < infinity) & (tl.abs(value_loss) < infinity)
+    finite = (tl.abs(norm) < infinity) & (tl.abs(policy_loss) < infinity) & (tl.abs(squared_error) < infinity)
     takes_part = tl.load(active + member) != 0
     lives = (tl.load(alive + member) != 0) & (finite | (takes_part == 0))
     moves = takes_part & lives & (kl <= tl.load(target_kl + member))
@@ -317,9 +363,9 @@ def adam(
 
     A program computes one of the `blocks` blocks of a member.
     """
-    program = tl.program_id(0).to(tl.int64)
-    member = program // blocks
-    i = program % blocks * BLOCK + tl.arange(0, BLOCK)
+    program = tl.program_id(0)
+    member = (program // blocks).to(tl.int64)
+    i = (program % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     moves = tl.load(factors + 3 * members + member) + i * 0
     here = (i < size) & (moves > 0)
     at = member * size + i

@@ -20,7 +20,7 @@ import math
 
 import torch
 
-from finrl_pod.random import RandomSource
+from finrl_pod.random import ComputedSteps, RandomSource, Steps
 from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.policies import DEFAULT_INIT, MlpPolicy, PolicyInit
 from finrl_pod.types import Tensor
@@ -51,9 +51,9 @@ class Gaussian:
     mean: output of the last policy layer, [P, ..., D]; log_std: [P, D or 1] or [P, ..., D].
     """
 
-    def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Tensor:
+    def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Steps:
         """Noise for `sample` in H steps, shape [H, ...] for each member: [H, P, ...]. Standard normal."""
-        return source.normal(shape, dtype, dim=1)
+        return source.normal_steps(shape[0], shape[1:], dtype)
 
     def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
         """Actions sampled with `noise`."""
@@ -92,7 +92,7 @@ def _width(log_std: Tensor, size: int) -> Tensor:
 class Categorical:
     """Choice c with probability softmax(mean)_c. Actions [P, ..., 1] int64; log_std and valid are not used."""
 
-    def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Tensor:
+    def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Steps:
         """Gumbel noise: the argmax of logits plus noise is a softmax sample (Gumbel 1954)."""
         return -source.exponential(shape, dtype, dim=1).log()
 
@@ -162,9 +162,9 @@ class StateNoise(Gaussian):
         self.hidden = hidden
         self.interval = interval
 
-    def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Tensor:
-        """Matrices [H, P, ..., hidden, D] for actions of shape [H, ..., D] in H steps."""
+    def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Steps:
+        """Matrices [H, P, ..., hidden, D] for actions of shape [H, ..., D] in H steps; those of an interval are one."""
         steps, *inner, size = shape
         interval = self.interval or steps
-        matrices = super().noise((-(-steps // interval), *inner, self.hidden, size), source, dtype)
-        return matrices.repeat_interleave(interval, 0)[:steps]
+        matrices = source.normal((-(-steps // interval), *inner, self.hidden, size), dtype, dim=1)
+        return ComputedSteps(steps, dtype, lambda step: matrices[step // interval])

@@ -21,6 +21,7 @@ import torch
 from finrl_pod.market.actions import scores_to_weights
 from finrl_pod.market.mandate import TILT_SCALE
 from finrl_pod.market.protocols import MarketVecEnv
+from finrl_pod.native.device import on_device
 from finrl_pod.protocols import CentralCriticVecEnv, VecEnv
 from finrl_pod.rl.networks.layers import Params, affine, select_items, uniform
 from finrl_pod.rl.networks.policies import PolicySpec
@@ -68,8 +69,17 @@ class FeatureTable:
         self.lookback = lookback
 
     def past(self, bar: Tensor) -> PastRows:
-        """Look-back windows of bars [P, K]."""
-        starts, position = distinct(bar)  # the window of bar t starts at row t, because L - 1 rows precede bar 0
+        """Look-back windows of bars [P, K].
+
+        On a GPU those of the items or those of all bars, whichever are fewer: counting the distinct bars would wait.
+        """
+        bars = len(self.table) - self.lookback + 1
+        if not on_device(bar.device):
+            starts, position = distinct(bar)  # the window of bar t starts at row t, because L - 1 rows precede bar 0
+        elif bar.shape[1] <= bars:
+            starts, position = bar, None
+        else:
+            starts, position = torch.arange(bars, device=bar.device).expand(len(bar), -1), bar
         return PastRows(self.table, starts, position, self.lookback)
 
 

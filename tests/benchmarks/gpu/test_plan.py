@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +11,104 @@ import torch
 
 from benchmarks.gpu import device
 from benchmarks.gpu import device as nvml
+from benchmarks.gpu.kernel_costs import COUNTS
 from benchmarks.gpu.launches import record
-from benchmarks.gpu.plan import PLAN_FILE, plan_iteration
+from benchmarks.gpu.live_memory import peak_memory
+from benchmarks.gpu.plan import (
+    PLAN_FILE,
+    POLICIES,
+    PolicyName,
+    env_launches,
+    launches_of_minibatch,
+    obstacle_rows,
+    plan_iteration,
+    planned_step,
+    without_data,
+)
+from benchmarks.gpu.rooflines import roofline
+from benchmarks.harness.rows import Row, Section, document, single_row
 from benchmarks.runner import main
-from finrl_pod.native.device import is_triton_installed
+from finrl_pod.errors import ConfigError
+from finrl_pod.native.kernel_launch import is_triton_installed
 
-COUNTED = ("env_launches", "ppo_mlp_launches", "ppo_equivariant_launches", "equivariant_bytes")
-OBSTACLES = ("syncs", "moved_buffers", "baked_numbers")
+needs_triton = pytest.mark.skipif(not is_triton_installed(), reason="needs triton")
+
+STORED = json.loads(PLAN_FILE.read_text(encoding="utf-8"))
 
 
-def plan(*flags: str) -> dict[str, Any]:
-    """Rows of `gpu --plan` by name. In a separate process, where Triton's interpreter can be turned on."""
-    command = [sys.executable, "-m", "benchmarks", "gpu", "--plan", "--json", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return {row["name"]: row["value"] for row in json.loads(done.stdout)["rows"]}
+@needs_triton
+@pytest.mark.slow
+def test_counts_are_at_most_the_stored_ones() -> None:
+    rows = {row["name"]: row["value"] for row in STORED["rows"]}
+    for policy in POLICIES:
+        assert 1 <= launches_of_minibatch(policy) <= rows[f"ppo_{policy}_launches"]
+    assert 1 <= env_launches("portfolio", "equal_weight") <= rows["env_launches"]
+    assert all(row.value == 0 == rows[row.name] for row in obstacle_rows(None))
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+def test_memory_is_within_the_goal_and_as_stored(policy: PolicyName) -> None:
+    """5 GiB and 6.5 GiB at 2^17 accounts x 64 steps; counted in one epoch at an eighth of the accounts."""
+    limit = {"mlp": 640, "equivariant": 832}[policy]
+    with without_data():
+        run, samples = plan_iteration(policy, accounts=2**14, horizon=64, minibatches=4, epochs=1)
+        memory = peak_memory(run)
+    assert memory.total / samples <= limit
+    assert memory.total / samples == pytest.approx(STORED["peak_bytes_per_step"][policy], rel=0.1)
+    assert sum(memory.by_function.values()) == memory.total
+
+
+@needs_triton
+@pytest.mark.slow
+def test_costs_of_a_market_step() -> None:
+    work = planned_step(2**12)
+    assert work.recording.launches == ["triton.market_step"]
+    (launch,) = work.recording.kernels
+    assert launch.grid == (2**12 // 32,)
+    account = 31 + 30  # cash and holdings, and virtual holdings
+    assert work.recording.moved_bytes / work.samples >= 4 * 4 * account
+    row = roofline("market_step", work.recording, work.samples, goal=1e9)
+    assert row.launches == 1
+    assert row.bound == "launches"
+    assert row.samples_per_second == pytest.approx(work.samples / row.seconds, rel=1e-3)
+
+
+@needs_triton
+def test_every_kernel_has_a_cost() -> None:
+    from finrl_pod_envs import triton_step
+
+    from finrl_pod.native import triton_philox
+    from finrl_pod.rl.fused import triton_policy
+
+    kernels = {
+        name
+        for module in (triton_step, triton_philox, triton_policy)
+        for name, kernel in vars(module).items()
+        if hasattr(kernel, "arg_names") and not name.startswith("_") and kernel.__module__ == module.__name__
+    }
+    assert kernels == set(COUNTS)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_triton_installed(), reason="needs triton")
-def test_counts_are_at_most_the_stored_ones() -> None:
-    stored = {row["name"]: row["value"] for row in json.loads(PLAN_FILE.read_text(encoding="utf-8"))["rows"]}
-    counted = plan()
-    for name in (*COUNTED, *OBSTACLES):
-        assert counted[name] <= stored[name], name
-    assert min(counted[name] for name in COUNTED) >= 1
+def test_peak_counts_what_lives_at_a_time() -> None:
+    def work() -> None:
+        first = torch.ones(1000)
+        second = first + 1
+        del first
+        second.add_(1)
+        third = second.view(10, 100) * 2
+        del second, third
+        torch.ones(500)
+
+    assert peak_memory(work).total == 2 * 4000
+
+
+@pytest.mark.slow
+def test_section_goes_into_the_document_beside_the_rows() -> None:
+    result = document([], {"cores": 2}, [Section("grids", [{"x": 1}])])
+    assert result == {"rows": [], "machine": {"cores": 2}, "grids": [{"x": 1}]}
 
 
 @pytest.mark.slow
@@ -80,6 +152,25 @@ def test_device_script_saves_every_row_at_once(tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
     assert main(["gpu", "--device", "cpu", "--minutes", "0", "--out", str(out)]) == 0
     assert [row["name"] for row in json.loads(out.read_text(encoding="utf-8"))["rows"]] == ["triton"]
+
+
+@needs_triton
+def test_a_kernel_that_does_not_compile_costs_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(_: torch.device) -> list[Row]:
+        return [single_row("env", 5.0, "steps/s")]
+
+    rows = [("env", measure), ("planted", device._compile_error), ("env_again", measure)]
+    monkeypatch.setattr(device, "_measurements", lambda *_: iter(rows))
+    first, planted, last = device.device_rows(torch.device("cpu"), 1.0, is_compile_planted=True)
+    assert (first.value, last.value) == (5.0, 5.0)
+    assert "error" not in last.config
+    assert planted.config["error"] == "CompilationError: planted: the kernel cannot be compiled"
+
+
+@pytest.mark.parametrize(("plan", "fault"), [(True, "compile"), (False, "copy")])
+def test_fault_of_the_other_mode_is_refused(plan: bool, fault: Any) -> None:
+    with pytest.raises(ConfigError, match=f"--plant {fault}"):
+        device.GpuSettings(plan=plan, plant=fault).check()
 
 
 @pytest.mark.slow
