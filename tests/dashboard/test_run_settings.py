@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from finrl_pod_app.dashboard.queries.run_settings import differences, differing_names, dotted
+from finrl_pod_app.dashboard.queries.run_settings import differences, differing_names, dotted_settings
 
 
 def test_settings_have_dotted_names() -> None:
-    settings = dotted({"seed": 7, "agent": {"gamma": 0.9, "net": {"layers": [64, 64]}}, "name": "a"})
-    assert settings == {"seed": 7, "agent.gamma": 0.9, "agent.net.layers": [64, 64], "name": "a"}
+    settings = dotted_settings(
+        {"seed": 7, "agent": {"gamma": 0.9, "net": {"layers": [64, 64]}}, "name": "a", "none": None}
+    )
+    assert settings == {"seed": "7", "agent.gamma": "0.9", "agent.net.layers": "[64, 64]", "name": "a", "none": ""}
 
 
 def test_differences_are_texts_with_one_column_per_run() -> None:
     settings = {
-        "one": {"seed": 7, "same": [1, 2], "agent.gamma": 0.9, "test": True},
-        "two": {"seed": 8, "same": [1, 2], "agent.gamma": 0.9, "agent.tau": None, "test": False},
+        "one": {"seed": "7", "same": "[1, 2]", "test": "true"},
+        "two": {"seed": "8", "same": "[1, 2]", "agent.tau": "", "test": "false"},
     }
     assert differing_names(settings) == ["seed", "test"]
     table = differences(settings)

@@ -66,7 +66,7 @@ def test_summary_matches_the_report(finished: Path) -> None:
     assert summary.error == ""
     assert summary.score == report["leaderboard"][0]["score"]
     assert summary.validation == champion
-    assert summary.settings["tournament.pods"] == 3
+    assert summary.settings["tournament.pods"] == "3"
     assert (summary.generation, summary.generations, summary.pods, summary.data) == (3, 3, 3, "main")
     assert summary.promoted is report["verdict"]["promoted"]
     assert runs.champions(runs.open_run(finished.parent, "mine")) == tuple(report["champion"]["members"])

@@ -27,7 +27,6 @@ from finrl_pod_app.report.columns import CHAMPION
 BENCHMARKS = ("index", "equal_weight")
 DAILY = 252  # bars of a year
 UNUSUAL = 1.6  # other panels have this factor more or fewer bars (365: a market that never closes)
-LINE_POINTS = 60  # of a line in a cell of a table
 CURVES_FILE = "curves.safetensors"
 MAX_CURVES_BYTES = 64_000_000
 _SECONDS = "datetime64[s]"
@@ -56,8 +55,6 @@ def build_report(
     tested. parts: other parts of `RunReport` by name; `rules` replaces the sentences on the market.
     """
     benchmark = benchmark or next((name for name in BENCHMARKS if name in results), None)
-    equity = results[subject_of(results)].equity
-    line = equity[np.unique(np.linspace(0, len(equity) - 1, min(LINE_POINTS, len(equity))).astype(int))]
     betas = None if benchmark is None else _asset_betas(panel, results[benchmark])
     values = {
         "data": {
@@ -92,7 +89,6 @@ def build_report(
             "benchmark": benchmark,
             "yearly": {name: yearly_returns(result.times, result.equity) for name, result in results.items()},
             "tearsheet": tear_sheet(results),
-            "line": [round(float(value), 4) for value in line / line[0]],
             "cost_curve": cost_curve,
             "cost_bps": config.environment.cost_bps if cost_bps is None else cost_bps,
             "band": band,

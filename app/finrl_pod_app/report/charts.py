@@ -151,16 +151,15 @@ def active_weights_figure(weights: ActiveWeights) -> Any:
     items = list(weights.by_asset.items())
     over = [item for item in items if item[1] > 0][:WEIGHTS_SHOWN]
     under = [item for item in items if item[1] < 0][-WEIGHTS_SHOWN:]
-    return signed_bars_figure(
-        dict([*over, *under]), "weight less weight in the base", "+.2%", {"tickformatstops": PERCENT_TICKS}
-    )
+    return signed_bars_figure(dict([*over, *under]), "weight less weight in the base", in_percent=True)
 
 
-def signed_bars_figure(values: Mapping[str, float], title: str, form: str, axis: Mapping[str, object]) -> Any:
+def signed_bars_figure(values: Mapping[str, float], title: str, *, in_percent: bool) -> Any:
     """Horizontal bars from the top down: blue for gains and overweights, orange for losses and underweights.
 
-    title: title of the axis of values. form: number format of a value. axis: other attributes of its axis.
+    title: title of the axis of values. in_percent: whether values are fractions.
     """
+    form, axis = ("+.2%", {"tickformatstops": PERCENT_TICKS}) if in_percent else ("+,.0f", {"tickformat": "~s"})
     figure = empty_figure()
     figure.add_bar(
         x=list(values.values()),

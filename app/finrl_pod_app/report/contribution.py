@@ -116,7 +116,7 @@ def profit_figure(attribution: Attribution) -> Any:
         middle_bar = (f"{len(middle)} others", sum(value for _, value in middle))
         profits = [*profits[:half], middle_bar, *profits[-half:]]
     title = "profit before costs, in the currency of the prices"
-    return charts.signed_bars_figure(dict(profits), title, "+,.0f", {"tickformat": "~s"})
+    return charts.signed_bars_figure(dict(profits), title, in_percent=False)
 
 
 def capacity_section(report: RunReport) -> str:

@@ -74,21 +74,23 @@ def question(report: RunReport) -> str:
     if (champion := report.champion) is not None and {"train", "validation"} < set(spans) and not report.in_sample:
         count = len(champion.members)
         agents = f"an ensemble of {count} trained agents" if count > 1 else "a trained agent"
-        tested = (
+        sentence = (
             f"The champion is {agents} that trade{'s' * (count == 1)} {assets}. It learned from "
             f"{' to '.join(spans['train'])}, was selected on {' to '.join(spans['validation'])}, and "
         )
-        tested += f"was tested on {period}, which neither used." if report.split == "test" else f"traded {period}."
+        sentence += (
+            f"was tested on {period}, years that neither used." if report.split == "test" else f"traded {period}."
+        )
     else:
-        tested = f"{subject[:1].upper()}{subject[1:]} traded {assets} from {period}."
+        sentence = f"{subject[:1].upper()}{subject[1:]} traded {assets} from {period}."
     if not report.base or report.base == report.subject:
-        return tested
+        return sentence
     base = display_name(report.base)
     if report.base == SLOW_BASE and report.mandate:
         base = f"{display_name(str(report.mandate.base))}, traded as slowly as the agents trade"
     return (
-        f"{tested} Its base, what it would hold without an opinion of its own, is {base}. The question: did {subject} "
-        "earn more than its base after costs, and is the difference more than luck?"
+        f"{sentence} Its base, what it would hold without an opinion of its own, is {base}. The question: did "
+        f"{subject} earn more than its base after costs, and is the difference more than luck?"
     )
 
 

@@ -195,7 +195,7 @@ class Band(Part):
 
 
 class TestResults(Part):
-    """Results on the tested bars: metrics and yearly returns by strategy. line: thinned growth of 1 for tables."""
+    """Results on the tested bars: metrics and yearly returns by strategy."""
 
     __test__ = False  # not a class of tests
 
@@ -203,7 +203,6 @@ class TestResults(Part):
     benchmark: str | None = None
     yearly: Mapping[str, Metrics] = {}
     tearsheet: Tearsheet = NO_TEARSHEET
-    line: tuple[Number, ...] = ()
     cost_curve: tuple[CostPoint, ...] | None = None
     cost_bps: float = 0.0
     band: Band | None = None

@@ -124,16 +124,16 @@ def explain(sections: Iterable[str]) -> list[str]:
 
     A term is explained already if a section defines it, as `definition_texts` does. The note ends the section.
     """
-    known: set[str] = set()
+    explained_terms: set[str] = set()
     explained_sections = []
     for section in sections:
-        known |= {label.lower() for label in _DEFINED.findall(section)}
+        explained_terms |= {label.lower() for label in _DEFINED.findall(section)}
         meanings: dict[str, str] = {}
         texts = [html.unescape(_MARKUP.sub(" ", section))]
         for text in texts:  # meanings have terms as well
             for term in (_TERM_BY_WORD[_singular(match[0])] for match in _WORDS.finditer(text)):
-                if term.lower() not in known:
-                    known.add(term.lower())
+                if term.lower() not in explained_terms:
+                    explained_terms.add(term.lower())
                     meanings[term] = _short(_MEANINGS[term])
                     texts.append(meanings[term])
         note = f'<p class="note terms">{definition_texts(meanings)}.</p>' if meanings else ""

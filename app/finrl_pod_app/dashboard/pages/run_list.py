@@ -22,6 +22,7 @@ from finrl_pod_app.report.columns import display_name
 MAX_CURVES = 50  # runs whose learning curves are drawn at once
 SCORE = "validation score"
 PICKED = "pick"  # parameter of the address
+_TICKS = "overview: ticks"  # number of changes of the address, and the last ticked runs
 
 
 def show_runs(summary_by_run: Mapping[runs.RunFiles, runs.RunSummary], statuses: Sequence[str]) -> None:
@@ -30,26 +31,37 @@ def show_runs(summary_by_run: Mapping[runs.RunFiles, runs.RunSummary], statuses:
     frame = runs.runs_table(summaries, statuses)
     frame["changed"] = frame["changed"].dt.tz_convert(visitor_zone())
     columns = _choose_columns(frame, summaries)
-    names = frame["name"].tolist()
     st.caption("Tick runs to open or compare them; click a heading to sort. All figures are of the validation period.")
-    # The key depends on the rows: a new run must not move the ticks to others.
-    ticked_rows = [names.index(name) for name in st.query_params.get_all(PICKED) if name in names]
-    selection = show_table(
-        frame,
-        columns,
-        f"overview: runs {hash(tuple(names))}",
-        alt=f"Runs: {', '.join(columns)}.",
-        on_select="rerun",
-        selection_mode="multi-row",
-        selection_default={"selection": {"rows": ticked_rows}},
-    )
-    picked_names = [names[row] for row in selection["selection"]["rows"] if row < len(names)]
-    st.query_params[PICKED] = picked_names
+    picked_names = _tick(frame, columns)
     _show_actions(picked_names, frame[list(columns)])
     if len(picked_names) > 1:
         settings = {summary.name: summary.settings for summary in summaries if summary.name in picked_names}
         show_differences(settings)
     _show_curves([run for run, summary in summary_by_run.items() if not summary.error], picked_names)
+
+
+def _tick(frame: pd.DataFrame, columns: Columns) -> list[str]:
+    """Draw the table, write the ticked runs into the address, and return their names."""
+    names = frame["name"].tolist()
+    requested_names = [name for name in st.query_params.get_all(PICKED) if name in names]
+    version, last_names = st.session_state.get(_TICKS, (0, requested_names))
+    if set(requested_names) != set(last_names):  # Back, Forward or a link
+        version += 1
+    # The key depends on the rows: a new run must not move the ticks to others.
+    selection = show_table(
+        frame,
+        columns,
+        f"overview: runs {version} {hash(tuple(names))}",
+        alt=f"Runs: {', '.join(columns)}.",
+        on_select="rerun",
+        selection_mode="multi-row",
+        selection_default={"selection": {"rows": [names.index(name) for name in requested_names]}},
+    )
+    picked_names = [names[row] for row in selection["selection"]["rows"] if row < len(names)]
+    if set(picked_names) != set(requested_names):
+        st.query_params[PICKED] = picked_names
+    st.session_state[_TICKS] = (version, picked_names)
+    return picked_names
 
 
 def _choose_columns(frame: pd.DataFrame, summaries: Sequence[runs.RunSummary]) -> Columns:
@@ -145,7 +157,7 @@ def _bases(shown_runs: Sequence[runs.RunFiles], picked_names: Sequence[str]) -> 
             continue
         score = runs.base_score(run, cached.report(run))
         if score is not None and score not in bases.values():
-            base = str(cached.summary(run).settings.get("mandate.base", "none"))
+            base = cached.summary(run).settings.get("mandate.base", "none")
             label = f"base: {display_name('equal_weight' if base == 'none' else base)}"
             bases[label if label not in bases else f"{label}, {run.name}"] = score
     return bases

@@ -23,7 +23,7 @@ from finrl_pod.evaluate.metrics import METRICS
 from finrl_pod.promotion.verdict import Metrics, Verdict
 from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.tournament.progress import Progress
-from finrl_pod_app.dashboard.queries.run_settings import Settings, dotted, setting_text
+from finrl_pod_app.dashboard.queries.run_settings import Settings, dotted_settings
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.records import RunReport, parse_report
 from finrl_pod_app.setup import progress_file
@@ -164,9 +164,9 @@ def _mtime_ns(path: Path) -> int:
 class RunSummary:
     """One row of the table of runs.
 
-    score: best validation score. validation: metrics of the champion on validation by name. settings: by dotted name.
-    promoted: None without a verdict. tags: given by visitors. error: why the run is damaged, or empty. There are no
-    figures of the test period: a list of runs would be sorted by them.
+    score: best validation score. validation: metrics of the champion on validation by name. settings: texts by dotted
+    name. promoted: None without a verdict. tags: given by visitors. error: why the run is damaged, or empty. There are
+    no figures of the test period: a list of runs would be sorted by them.
     """
 
     name: str
@@ -322,7 +322,7 @@ def runs_table(summaries: Sequence[RunSummary], statuses: Sequence[str]) -> pd.D
             **{name: value for name, value in vars(summary).items() if name not in ("validation", "settings")},
             "status": status,
             **{f"validation.{metric.name}": summary.validation.get(metric.name) for metric in METRICS},
-            **{name: setting_text(value) for name, value in summary.settings.items()},
+            **summary.settings,
         }
         for summary, status in zip(summaries, statuses, strict=True)
     ]
@@ -352,7 +352,7 @@ def _summary(run: RunFiles) -> RunSummary:
         pods=int(_number(tournament["pods"]) or 0),
         generations=int(_number(tournament["generations"]) or 0),
         seed=int(_number(settings["seed"]) or 0),
-        settings=dotted(settings),
+        settings=dotted_settings(settings),
         tags=tuple(map(str, tags)),
     )
     if run.has(STATE):
