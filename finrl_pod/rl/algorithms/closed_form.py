@@ -23,6 +23,7 @@ from typing import ClassVar, Unpack
 import numpy as np
 import torch
 
+from finrl_pod.data.blocks import row_blocks
 from finrl_pod.evaluate.metrics import simple_returns
 from finrl_pod.evaluate.significance import regression_slope
 from finrl_pod.market.mandate import without_name_limits
@@ -162,11 +163,14 @@ def regression_weights(market: MarketTensor, first: int, last: int, embargo: int
     returns = market.fill[HORIZON:] / market.fill[:-HORIZON] - 1
     bars = range(first, last - HORIZON)  # a decision is filled a bar later
     moments = np.zeros((len(bars), count + 1, count + 1))
-    for i, t in enumerate(bars):
-        rows = torch.cat([market.features[t].double(), returns[t].unsqueeze(1)], 1)[is_open[t]].cpu().numpy()
-        if len(rows):
-            rows -= rows.mean(0)
-            moments[i] = rows.T @ rows
+    for block in row_blocks((len(bars), market.shape[1], count + 1)):
+        t = slice(first + block.start, first + block.stop)
+        rows = torch.cat([market.features[t].double(), returns[t].unsqueeze(-1)], -1)  # [B, N, F + 1]
+        mask = is_open[t].unsqueeze(-1)
+        rows = torch.where(mask, rows, 0.0)
+        mean = rows.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+        deviations = torch.where(mask, rows - mean, 0.0)
+        moments[block] = torch.bmm(deviations.transpose(1, 2), deviations).cpu().numpy()
     edges = [len(bars) * i // FOLDS for i in range(FOLDS + 1)]
     purge = HORIZON + embargo
 
