@@ -12,19 +12,7 @@ from finrl_pod_app.dashboard.settings import RUNS_VARIABLE
 from finrl_pod_app.training.tournaments import run_tournament
 
 from tests.app.small_run import fill_store, small_config
-
-# What `script.main` does for one page; the folder of runs comes from the environment.
-SCRIPT = """
-import os
-import streamlit as st
-from finrl_pod_app.dashboard.script.main import PAGES, draw_page
-from finrl_pod_app.dashboard.settings import Settings
-pages = {name: st.Page(lambda: None, title=title, url_path=name) for name, (title, _) in PAGES.items()}
-st.session_state["pages"] = pages
-st.navigation(list(pages.values()), position="hidden")
-draw_page("NAME", Settings.from_environment(os.environ))
-"""
-
+from tests.dashboard.page_figures import open_page
 
 MAIN = sys.modules["__main__"]
 
@@ -60,18 +48,14 @@ def finished(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def visit(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., object]]:
     """visit(page, runs, **query) draws a page over a folder of runs and returns the AppTest."""
     import streamlit as st
-    from streamlit.testing.v1 import AppTest
 
     monkeypatch.setenv("FINRL_POD_DATA", str(store))
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
 
-    def draw(page: str, runs: Path, **query: str) -> AppTest:
+    def draw(page: str, runs: Path, **query: str) -> object:
         monkeypatch.setenv(RUNS_VARIABLE, str(runs))
-        app = AppTest.from_string(SCRIPT.replace("NAME", page), default_timeout=60)
-        for name, value in query.items():
-            app.query_params[name] = value
-        return app.run()
+        return open_page(page, **query)
 
     threads = torch.get_num_threads()
     yield draw

@@ -58,16 +58,56 @@ def capital(journal: Path) -> Decimal:
     )
 
 
+@dataclass
+class Books:
+    """An account after the last row. shares: by run and symbol. cash: flows of each run so far."""
+
+    days: list[Day]
+    shares: dict[tuple[str, str], Decimal]
+    cash: dict[str, Decimal]
+    prices: dict[str, Decimal]
+    capital: Decimal
+
+    @property
+    def equity(self) -> Decimal:
+        """Equity at the last prices."""
+        return self.capital + sum(self.cash.values(), ZERO) + sum(map(self.value, self.symbols), ZERO)
+
+    @property
+    def symbols(self) -> list[str]:
+        """Symbols that are held."""
+        return sorted({symbol for (_, symbol), count in self.shares.items() if count})
+
+    def value(self, symbol: str) -> Decimal:
+        """Value of the shares of a symbol."""
+        return self.prices.get(symbol, ZERO) * self.held(symbol)
+
+    def held(self, symbol: str) -> Decimal:
+        """Shares of a symbol over all runs."""
+        return sum((count for (_, name), count in self.shares.items() if name == symbol), ZERO)
+
+    def equity_of(self, run: str, capital_of_run: Decimal) -> Decimal:
+        """Equity of a run at the last prices."""
+        values = (count * self.prices.get(name, ZERO) for (owner, name), count in self.shares.items() if owner == run)
+        return capital_of_run + self.cash[run] + sum(values, ZERO)
+
+
 def days(journal: Path) -> list[Day]:
-    """All sessions, from the rows of the journal in the order of their times."""
+    """All sessions of a journal."""
+    return books(journal).days
+
+
+def books(journal: Path) -> Books:
+    """The account, from the rows of the journal in the order of their times."""
     events = sorted((row for query in _EVENTS for row in rows(journal, query)), key=lambda row: str(row[0]))
     shares: dict[tuple[str, str], Decimal] = defaultdict(Decimal)
     prices: dict[str, Decimal] = {}
     values: dict[tuple[str, str], Decimal] = defaultdict(Decimal)
     gains: dict[tuple[str, str], list[Decimal]] = defaultdict(lambda: [ZERO, ZERO, ZERO])
+    cash: dict[str, Decimal] = defaultdict(Decimal)
     flow = ZERO
     sessions: list[Day] = []
-    equity = capital(journal)
+    start = equity = capital(journal)
     for _, kind, run, symbol, side, *numbers in events:
         first, second, fee = map(Decimal, numbers)
         if kind == "close":
@@ -75,10 +115,12 @@ def days(journal: Path) -> list[Day]:
         elif kind == "fill":
             quantity = first if side == "buy" else -first
             shares[run, symbol] += quantity
+            cash[run] -= quantity * second + fee
             gains[run, symbol][0] -= quantity * second
             gains[run, symbol][2] -= fee
         elif kind == "transfer":
             flow += second
+            cash[run] += second
         elif kind == "mark":
             day = Day(symbol, equity, first, second, flow)
             for (owner, name), count in shares.items():
@@ -92,8 +134,9 @@ def days(journal: Path) -> list[Day]:
             equity, flow = first, ZERO
         else:
             shares[run, symbol] += first
+            cash[run] += second
             gains[run, symbol][1 if kind == "cash_dividend" else 0] += second
-    return sessions
+    return Books(sessions, shares, cash, prices, start)
 
 
 def time_weighted_return(sessions: Iterable[Day]) -> Decimal:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from tests.dashboard import journal_arithmetic
+from tests.dashboard.page_figures import table
 from tests.dashboard.synthetic_journal import write_account
 
 pytestmark = pytest.mark.slow
@@ -31,22 +30,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def journal_of(runs: Path) -> Path:
     return runs / "paper" / "own" / "journal.sqlite"
-
-
-def table(app: Any, *columns: str) -> pd.DataFrame:
-    """The first table of a page that has these headings, with the headings that the browser shows."""
-    for element in app.dataframe:
-        frame = element.value
-        labels = labels_of(element)
-        headings = [labels.get(name, name) for name in frame.columns]
-        if set(columns) <= set(headings):
-            return frame.set_axis(headings, axis=1)
-    raise AssertionError(f"no table has the columns {columns}")
-
-
-def labels_of(element: Any) -> dict[str, str]:
-    """Headings by column of a table."""
-    return {name: config["label"] for name, config in json.loads(element.proto.columns).items() if config.get("label")}
 
 
 def test_profit_of_each_session(visit: Callable[..., Any], runs: Path) -> None:

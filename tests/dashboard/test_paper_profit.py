@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from finrl_pod_app.dashboard.figures import paper as figures
 from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_state
 from finrl_pod_app.dashboard.queries.paper_journal import Journal
 from finrl_pod_app.dashboard.queries.paper_period import Period, first_session, in_period
@@ -185,3 +186,20 @@ def test_price_history_is_in_the_shares_of_today(path: Path, journal: Journal) -
     week = price_history(journal, Period.WEEK, "BB")
     assert week.closes.session.iloc[0] == "2024-01-30"
     assert len(week.fills) < len(history.fills)
+
+
+def test_figures_draw_profit_and_contributions(journal: Journal) -> None:
+    profit = profit_and_loss(journal)
+    figure = figures.profit(profit, Interval.WEEK)
+    bars = [trace for trace in figure.data if trace.type == "bar"]
+    assert [bar.name for bar in bars] == ["one", "two"]
+    weeks = profit_by_interval(profit, Interval.WEEK)
+    assert list(figure.data[-1].y) == pytest.approx(weeks.profit.cumsum().tolist())
+    assert sum(bar.y.sum() for bar in bars) == pytest.approx(weeks.profit.sum())
+    drawn = figures.contributions(profit).data
+    assert sum(bar.x.sum() for bar in drawn) == pytest.approx(profit.total_return)
+    history = price_history(journal, Period.ALL, "BB")
+    closes, purchases, sales, shares = figures.prices(history).data
+    assert len(purchases.x) + len(sales.x) == len(history.fills)
+    assert list(closes.y) == history.closes.price.tolist()
+    assert list(shares.y) == history.closes.shares.tolist()

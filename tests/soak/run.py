@@ -5,6 +5,9 @@
 Two strategies share a cash account with dividends and splits. At the end the difference from their backtests must be
 explained, and no target may be missed by more than MAX_DISTANCE.
 
+In the first WATCHED_SESSIONS of the run without faults, each figure of the paper page of the dashboard must equal what
+follows from the rows of the journal.
+
 The same sessions are traded by three runs in parallel: `killed` with faults and kills, `faulty` with the same faults
 only, where the daemon's memory is measured, and `fault_free`. Each run is checked with its server log and journal, and
 `faulty` must fill the same orders as `fault_free`. OUT receives the logs, journals and output of each run.
@@ -70,6 +73,7 @@ TIMEOUT = 120.0  # real seconds for one simulated day
 MAX_LATENCY = 5.0  # simulated seconds that a request may take to arrive
 WARMUP_SESSIONS = 20  # memory growth is measured after these sessions
 MAX_GROWTH = 20.0  # MiB
+WATCHED_SESSIONS = 20  # in which the paper page is compared with the journal
 ACTION_INTERVAL = 4  # sessions between two corporate actions
 MAX_DISTANCE = 0.01  # of equity that a missed target may lack
 WHOLE_SHARES = ("LLY", "XOM")  # symbols that lose their fractions
@@ -81,8 +85,8 @@ class Soak:
     """Plan and measurements of one run.
 
     losses: deletions of the journal. whole_shares: two symbols lose their fractions. champions: folder of two promoted
-    runs that are traded one after the other, None for a baseline. memory: (session, bytes) pairs. seconds: real
-    duration. faults: of rebuilt journals.
+    runs that are traded one after the other, None for a baseline. memory: (session, bytes) pairs. faults: of rebuilt
+    journals and of the paper page. figures: number of those compared. seconds: real duration.
     """
 
     out: Path
@@ -95,6 +99,7 @@ class Soak:
     champions: Path | None = None
     memory: list[tuple[int, int]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    figures: int = 0
     seconds: float = 0.0
 
 
@@ -124,10 +129,12 @@ def soak(plan: Soak) -> Soak:
     with server, (plan.out / "daemon.log").open("ab") as output:
         daemon = _start(plan, server, clock, output)
         server.follow_client_sleep(WORKING_PACE, WAITING_PACE)
-        for day in days:
+        for number, day in enumerate(days):
             while moments and moments[0] < day.close:
                 daemon = disturb(plan, server, daemon, moments.pop(0), clock, output, rng)
             reach(server, day.close, daemon)
+            if number < WATCHED_SESSIONS and not (plan.fault_rate or plan.kills or plan.losses):
+                _watch(plan, server)
             if plan.whole_shares and day is days[len(days) // 3]:
                 server.call(lambda: server.exchange.conditions.whole_shares.update(WHOLE_SHARES))
             if plan.champions is not None and day is days[len(days) // 2]:
@@ -255,6 +262,22 @@ def _command(plan: Soak, name: str, output: Any, *options: str) -> subprocess.Po
     main_file = str(ROOT / "tests/paper/process/daemon_main.py")
     command = [sys.executable, main_file, "paper", name, str(plan.out / "paper.toml"), *options]
     return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+
+
+def _watch(plan: Soak, server: FakeAlpaca) -> None:
+    """Compare the paper page with the journal while the clock stands still."""
+    from finrl_pod_app.dashboard.settings import JOURNAL_VARIABLE
+
+    from tests.dashboard.page_figures import compare_account, compare_orders, open_page
+
+    server.call(lambda: server.set_pace(Pace(0.0, 0.0)))
+    journal = plan.out / "journal.sqlite"
+    os.environ[JOURNAL_VARIABLE] = str(journal)
+    account = compare_account(open_page("paper"), journal, {"daily": 0.6, HANDED_OVER: 0.4})
+    orders = compare_orders(open_page("paper", view="Orders and fills"), journal)
+    plan.faults += account.faults + orders.faults
+    plan.figures += account.count + orders.count
+    server.follow_client_sleep(WORKING_PACE, WAITING_PACE)
 
 
 def _recovered(record: dict[str, Any]) -> bool:
@@ -416,7 +439,7 @@ def main() -> int:
     memory = "too few sessions to measure memory" if grown_mib is None else f"memory grew by {grown_mib:.1f} MiB"
     sys.stdout.write(
         f"soak: {a.sessions} sessions {len(runs)} times in {seconds:.0f} s, {a.kills} kills, {a.losses} lost journals; "
-        f"{len(faults)} faults, "
+        f"{len(faults)} faults, {runs['fault_free'].figures} figures of the paper page compared, "
         f"{len(different)} fills differ from the fault-free run, {memory} (less than {MAX_GROWTH:.0f} allowed): "
         f"{'FAILED' if faults or different else 'passed'}\n"
     )

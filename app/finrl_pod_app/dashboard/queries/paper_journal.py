@@ -100,12 +100,11 @@ class Journal:
     account: id at the broker. config: last settings of the daemon, None if not recorded. calendar: sessions, as the
     broker reported them. equity: one row for each session with `recorded` (as written), `flow` (deposits, withdrawals
     and changes of the capital since the row before) and `equity`, scaled by later flows so that they are no returns.
-    allocated: capital in the config, the first equity if it is not recorded. capital: capital at the start, scaled like
-    the equity. cash: now. closes: last known price by symbol. priced: session
-    of the newest close, empty without one. weights: target weights of the last decision of each strategy, by symbol.
-    external: shares that the strategies do not own. price_reads: the last read of market data. benchmark: session,
-    growth (of equal weights of the symbols, without dividends). Frames with a column `run` also have `strategy`, its
-    name in the config.
+    allocated: capital in the config, the first equity if it is not recorded. started: capital at the start. capital:
+    the same, scaled like the equity. cash: now. closes: last known price by symbol. priced: session of the newest
+    close, empty without one. weights: target weights of the last decision of each strategy, by symbol. external: shares
+    that the strategies do not own. price_reads: the last read of market data. benchmark: session, growth (of equal
+    weights of the symbols, without dividends). Frames with a column `run` also have `strategy`, its name in the config.
     """
 
     path: Path
@@ -128,6 +127,7 @@ class Journal:
     strategies: pd.DataFrame
     close_history: pd.DataFrame
     allocated: float
+    started: float
     capital: float
     cash: float
     closes: dict[str, float]
@@ -182,7 +182,7 @@ def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:
     flow_by_session = [0.0] * len(equity)
     allocated = config.capital if config else float(equity.equity.iloc[0]) if len(equity) else 0.0
     capitals = recorded_capital(settings)
-    capital = starting_capital(capitals, allocated)
+    capital = started = starting_capital(capitals, allocated)
     if len(equity):
         marks, transfers = ([(at, Decimal(x)) for at, x in connection.execute(query)] for query in (_MARKS, _TRANSFERS))
         flows = [*transfers, *capital_changes(capitals)]
@@ -197,6 +197,7 @@ def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:
         path=path,
         account=account or "",
         allocated=allocated,
+        started=started,
         capital=capital,
         cash=allocated + _cash_flow(frames["fills"], frames["actions"]),
         config=config,

@@ -37,7 +37,7 @@ def traded_symbols(journal: Journal) -> list[str]:
     return sorted({*configured, *journal.fills.symbol})
 
 
-@lru_cache(maxsize=CACHED_JOURNALS * 4)
+@lru_cache(maxsize=CACHED_JOURNALS)
 def price_history(journal: Journal, period: Period, symbol: str) -> PriceHistory:
     """Closes and own fills of a symbol in a period. The close before it is included."""
     part = in_period(journal, period)

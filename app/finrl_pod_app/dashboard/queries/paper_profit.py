@@ -127,7 +127,7 @@ def _sessions(journal: Journal) -> pd.DataFrame:
     """Equity at start and end of each session in the dollars of that day, with flow, profit, unpaid and return."""
     marks = journal.equity
     frame = pd.DataFrame({"session": marks.session, "end": marks.recorded, "flow": marks.flow})
-    frame.insert(1, "start", frame.end.shift(fill_value=journal.allocated))
+    frame.insert(1, "start", frame.end.shift(fill_value=journal.started))
     frame["profit"] = frame.end - frame.start - frame.flow
     frame["return"] = (frame.profit / frame.start).where(frame.start > 0, 0.0)
     t = _session_of(journal, journal.actions["at"])
