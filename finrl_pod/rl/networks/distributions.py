@@ -133,14 +133,14 @@ class StateNoisePolicy(MlpPolicy):
     def decide(
         self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        hidden = self._hidden("actor", params, features, account)
+        hidden = self._hidden("actor", params, self._base("actor", params, features), account)
         return self._last("actor", params, hidden), self._spread(params, hidden.detach())
 
     def sample(
         self, params: Params, features: Tensor, account: Tensor, noise: Tensor, valid: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Actions [P, K, A, D] for noise matrices E [P, K, A, H, D], and their log-probability [P, K, A]."""
-        hidden = self._hidden("actor", params, features, account)
+        hidden = self._hidden("actor", params, self._base("actor", params, features), account)
         mean = self._last("actor", params, hidden)
         p, h, d = params["log_std"].shape
         matrices = params["log_std"].exp().view(p, 1, 1, h, d) * noise
