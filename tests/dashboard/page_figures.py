@@ -103,6 +103,8 @@ def _compare_profit(comparison: Comparison, app: Any, books: journal_arithmetic.
         if "Deposits" in frame.columns:
             comparison.close(f"deposits of {day.session}", row["Deposits"], day.flow)
     comparison.equal("deposits are shown", "Deposits" in frame.columns, any(day.flow for day in days))
+    if not any(any(amounts) for day in days for amounts in day.profits.values()):
+        return
     for place, heading in enumerate(("Strategy", "Asset")):
         parts = table(app, heading, "Profit", "Contribution").set_index(heading)
         contributions = journal_arithmetic.contributions(days, place)

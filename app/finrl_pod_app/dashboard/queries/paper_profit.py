@@ -158,7 +158,7 @@ def _parts(journal: Journal, sessions: pd.DataFrame) -> pd.DataFrame:
     shares = sums(changes.shares).cumsum(axis=0)
     values = shares * _closes(journal, len(sessions), list(parts.symbol))
     dividends = sums(changes.cash.where(is_dividend, 0.0))
-    costs = -sums(changes.fee)
+    costs = 0.0 - sums(changes.fee)  # -x would show no fees as -$0.00
     prices = np.diff(values, axis=0, prepend=0.0) + sums(changes.cash.where(~is_dividend, 0.0))
     frame = pd.DataFrame(
         {
