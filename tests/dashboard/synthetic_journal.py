@@ -45,6 +45,7 @@ class SyntheticJournal:
         self._cash: dict[str, Decimal] = defaultdict(Decimal)
         self._runs = [f"{account.name}/{part.name}" for part in account.strategies] or [account.name]
         self._order = 0
+        self.fee_rate = FEE_RATE
         record_settings(self.store, account, self.sessions[0].open - timedelta(days=1))
 
     def trade(self, count: int) -> None:
@@ -96,7 +97,7 @@ class SyntheticJournal:
         quantity = Decimal(self._rng.randint(1, 60))
         is_sale = held > quantity and self._rng.random() < 0.5
         price = (self._prices[symbol] * Decimal(str(1 + self._rng.gauss(0, 0.005)))).quantize(Decimal("0.01"))
-        fee = (quantity * price * FEE_RATE).quantize(Decimal("0.01"))
+        fee = (quantity * price * self.fee_rate).quantize(Decimal("0.01"))
         side = "sell" if is_sale else "buy"
         intent = self.store.add(
             schema.intents, now, run=run, bar=bar, symbol=symbol, side=side, quantity=str(quantity),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from datetime import date, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pandas as pd
@@ -22,8 +23,9 @@ from finrl_pod_app.dashboard.queries.paper_profit import (
 )
 
 from finrl_pod.paper.journal.store import Store
+from finrl_pod.paper.settings import StrategyConfig
 from tests.dashboard import journal_arithmetic
-from tests.dashboard.synthetic_journal import write_account
+from tests.dashboard.synthetic_journal import SyntheticJournal, settings, write_account
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,16 @@ def test_return_without_flows_is_the_growth_of_equity(journal: Journal) -> None:
     total = profit_and_loss(journal).total_return
     assert total == pytest.approx(journal.equity.equity.iloc[-1] / journal.capital - 1)
     assert total != pytest.approx(journal.equity.recorded.iloc[-1] / journal.allocated - 1, abs=0.05)
+
+
+def test_no_fees_are_shown_without_a_sign(tmp_path: Path) -> None:
+    account = settings(strategies=(StrategyConfig("one", "equal_weight", share=1.0),))
+    writer = SyntheticJournal(tmp_path / "journal.sqlite", account, date(2024, 1, 9))
+    writer.fee_rate = Decimal(0)
+    writer.trade(2)
+    writer.store.close()
+    frame = profit_by_interval(profit_and_loss(paper_journal.load(tmp_path / "journal.sqlite")), Interval.DAY)
+    assert [f"{cost:.2f}" for cost in frame.costs] == ["0.00", "0.00"]
 
 
 def test_weeks_and_months_sum_their_sessions(journal: Journal) -> None:
