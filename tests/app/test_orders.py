@@ -137,7 +137,12 @@ def test_virtual_holdings_are_kept_beside_the_holdings(tmp_path: Path) -> None:
             change = [row.shares for row in found.orders]
             np.testing.assert_allclose(change, shares[i] - before, rtol=1e-6, atol=1e-3)
     entries = json.loads((tmp_path / "my.state.json").read_text())
-    assert [entry["bar"][:10] for entry in entries] == [str(panel.times[first + i])[:10] for i in (3, 4)]
+    assert [entry["bar"][:10] for entry in entries] == [str(panel.times[first + i])[:10] for i in range(5)]
+    # An earlier day, asked for once more, leaves the later ones alone.
+    ordered(tilted(), panel, file, environment, **{**options, "date": str(panel.times[first + 1])[:10]})
+    assert [json.loads((tmp_path / "my.state.json").read_text())[i] for i in (0, 2, 3, 4)] == [
+        entries[i] for i in (0, 2, 3, 4)
+    ]
     holdings = dict(zip(panel.symbols, before.tolist(), strict=True))
     without = ordered(tilted(), panel, holdings, environment, **options)
     assert np.abs(np.array(change) - [row.shares for row in without.orders]).max() > 1
@@ -192,6 +197,13 @@ def test_strategy_with_stops_is_refused_and_shorts_may_be_held() -> None:
     short = EnvironmentConfig(short=True)
     found = ordered(Random(), small_panel(), {"S0": -2.0}, short, cash=1e4, date="2021-06-01")
     assert found.orders[0].held == -2.0
+
+
+def test_prices_of_days_to_come_are_refused() -> None:
+    panel = random_panel()
+    ahead = np.datetime64(datetime.now(UTC).date(), "ns") - panel.times[-1] + np.timedelta64(30, "D")
+    with pytest.raises(DataError, match="has not come yet"):
+        ordered(Random(), dataclasses.replace(panel, times=panel.times + ahead), {}, cash=1e4)
 
 
 def test_reasons_of_a_strategy_without_scores_are_refused() -> None:

@@ -46,6 +46,7 @@ from finrl_pod.user_files import unpinned
 from finrl_pod_app.evaluation.champions import load_champion
 
 MAX_AGE = 5  # trading days
+MAX_STATES = 300  # decisions whose virtual holdings are kept
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,8 @@ def account_orders(
 
     new_state = account.state() if isinstance(account, MandatedStrategy) else None
     if new_state is not None and state_file is not None:
-        entries = [vars(entry) for entry in (*states, SavedState(str(panel.times[t]), new_state))]
+        states = sorted((*states, SavedState(str(panel.times[t]), new_state)), key=lambda entry: entry.bar)
+        entries = [vars(entry) for entry in states[-MAX_STATES:]]
         write_text(state_file, json.dumps(entries, indent=1, sort_keys=True, allow_nan=False) + "\n")
     return AccountOrders(stamp(panel.times[t], panel.bar), float(fills.cash[0]), rows)
 
@@ -221,9 +223,10 @@ def _with_reasons(rows: tuple[OrderRow, ...], decision: ScoredDecision | None) -
 
 
 def _restore(account: MandatedStrategy, file: Path | None, panel: Panel, t: int) -> list[SavedState]:
-    """Restore the virtual holdings of the last decision before bar t, and return it; an empty list if there is none.
+    """Restore the virtual holdings of the last decision before bar t, and return those of all other bars.
 
-    A decision that is repeated continues from the same virtual holdings. Raises InputError for a damaged file.
+    A decision that is repeated continues from the same virtual holdings, and one on an earlier day leaves those of
+    later days alone. Raises InputError for a damaged file.
     """
     try:
         entries = json.loads(read_regular(file)) if file is not None and file.exists() else []
@@ -234,7 +237,7 @@ def _restore(account: MandatedStrategy, file: Path | None, panel: Panel, t: int)
         raise InputError(
             f"{file} holds no virtual holdings: restore it, or remove it to start from the holdings"
         ) from error
-    return earlier_states[-1:]
+    return [entry for entry in states if np.datetime64(entry.bar) != panel.times[t]]
 
 
 def _bar_of(panel: Panel, date: str | None) -> int:
@@ -265,6 +268,8 @@ def _last_bars(panel: Panel, t: int, shares: Floats, options: OrderOptions) -> l
     today = datetime.now(UTC).date()
     for subject, bar in prices if options.date is None else ():
         day = panel.times[bar].astype("datetime64[D]")
+        if day > np.datetime64(today) + 1:
+            raise DataError(f"{subject} end on {day}, which has not come yet: correct the file and import it again")
         if np.busday_count(day, today) > options.max_age:
             raise DataError(
                 f"{subject} end on {day}, more than {options.max_age} trading days ago: update them, raise --max-age, "
