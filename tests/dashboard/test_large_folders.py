@@ -11,7 +11,7 @@ import pytest
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.settings import RUNS_VARIABLE
 
-from tests.dashboard.conftest import SCRIPT
+from tests.dashboard.page_figures import SCRIPT
 from tests.dashboard.synthetic_runs import make_runs
 
 pytestmark = pytest.mark.slow

@@ -165,7 +165,7 @@ def test_a_wall_clock_limit_is_shared_by_the_cohorts(tmp_path: Path, monkeypatch
     readings = itertools.count()
     clock = types.SimpleNamespace(perf_counter=lambda: float(next(readings)))
     monkeypatch.setattr(cohort_module, "time", clock)
-    config = mixed_config(generations=1, samples_per_generation=10_000 * SAMPLES, seconds=90.0)
+    config = mixed_config(generations=1, samples_per_generation=10_000 * SAMPLES, seconds=180.0)
     outcome = tournament(config, tmp_path / "run", clock=clock.perf_counter).run()
     seconds = {"ppo": 64, "sac": 8, "ddpg": 8}  # samples of an iteration
     iterations = [

@@ -10,7 +10,6 @@ import json
 import re
 import socket
 import sqlite3
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ import pytest
 from finrl_pod_app.dashboard.settings import JOURNAL_VARIABLE, RUNS_VARIABLE
 
 from finrl_pod.fake_alpaca.faults import Fault
+from tests.dashboard.page_figures import open_page
 from tests.paper.process.harness import TIMEOUT, DaemonHarness, environment, fork_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -58,16 +58,6 @@ class Mine:
                 error.add_note(MESSAGE)
                 raise RuntimeError(MESSAGE) from error
         return [0.09 if (int(day[-2:]) + n) % 2 else 0.05 for n in range(len(window.symbols))]
-"""
-PAGE = """
-import os
-import streamlit as st
-from finrl_pod_app.dashboard.script.main import PAGES, draw_page
-from finrl_pod_app.dashboard.settings import Settings
-pages = {name: st.Page(lambda: None, title=title, url_path=name) for name, (title, _) in PAGES.items()}
-st.session_state["pages"] = pages
-st.navigation(list(pages.values()), position="hidden")
-draw_page("paper", Settings.from_environment(os.environ))
 """
 CONFIGS = {  # file name -> what replaces the settings of the run
     "import": {"": {"strategy": "bad.py:Mine"}},
@@ -141,15 +131,10 @@ def outage_faults() -> list[Fault]:
 
 def page_texts(harness: DaemonHarness, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """All that the dashboard shows of the account."""
-    from streamlit.testing.v1 import AppTest
-
     monkeypatch.setenv(JOURNAL_VARIABLE, str(harness.journal))
     monkeypatch.setenv(RUNS_VARIABLE, str(harness.folder))
     monkeypatch.setenv("FINRL_POD_HOME", str(harness.folder / "home"))
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    app = AppTest.from_string(PAGE, default_timeout=60).run()
-    app.session_state["sections"] = "Log"
-    app.run()
+    app = open_page("paper", view="Log")
     assert not app.exception
     frames = [frame.value.to_csv() for frame in app.dataframe]
     texts = [element.value for kind in (app.markdown, app.caption, app.warning, app.error) for element in kind]
