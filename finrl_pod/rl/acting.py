@@ -20,6 +20,7 @@ from finrl_pod.market.actions import choice_scores, choices_as_weights, scores_t
 from finrl_pod.market.mandate import MandateAccounts, MandateTable, active_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
+from finrl_pod.memory import release_mapped_pages
 from finrl_pod.rl.networks.distributions import distribution_of
 from finrl_pod.rl.networks.inputs import make_lookback_encoder, past_of_windows
 from finrl_pod.rl.networks.layers import Params
@@ -143,6 +144,7 @@ class BarActions:
         parts = self._actor.market_part(self._params, *self._rows(t, min(t + self._bars, self._last + 1)))
         if parts is None:
             return
+        release_mapped_pages()  # of the features: accounts of long markets read all of them
         by_bar = (x.transpose(0, 1).contiguous().unsqueeze(2).unbind(0) for x in parts)
         self._parts = list(zip(*by_bar, strict=True))
         self._first = t
