@@ -72,6 +72,8 @@ class MeanActor:
         """
         if self.encoder is not None or not isinstance(self.policy, MarketPolicy):
             return None
+        if type(self.policy).mean is not MarketPolicy.mean:  # a policy derived from a built-in one
+            return None
         return self.policy.market_part(params, features, tradable)
 
     def action_of(self, params: Params, part: tuple[Tensor, ...], account: Tensor) -> Tensor:
