@@ -30,9 +30,9 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.native.prebuild import find_compiler
 from finrl_pod.rl.acting import DecisionInputs, MeanActor, asset_scores, run_members
 from finrl_pod.rl.networks.layers import Params
-from finrl_pod.rl.networks.policies import PolicySpec
+from finrl_pod.rl.networks.policies import MlpPolicy, PolicySpec
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
-from finrl_pod.types import MarketTensor
+from finrl_pod.types import MarketTensor, Tensor
 from tests.envs.kernel_settings import KERNEL_SETTINGS
 from tests.mandates import fitting, mandates, with_random_base
 from tests.markets import random_market, turbulent_market
@@ -208,3 +208,16 @@ def test_equity_of_a_member_without_finite_scores_is_nan() -> None:
     assert curves.equity.isnan().all(0).tolist() == [False, True, False]
     others = run_members(*terms)
     torch.testing.assert_close(curves.equity, others.equity, rtol=1e-9, atol=0, equal_nan=True)
+
+
+def test_a_policy_derived_from_a_built_in_one_acts_by_its_own_mean() -> None:
+    class Opposite(MlpPolicy):
+        def mean(self, params: Params, features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+            return -super().mean(params, features, account, tradable)
+
+    market = random_market(seed=1)
+    actor, params = members_of(market, EnvironmentConfig(), MandateConfig(), "mlp", 0)
+    features = torch.randn(MEMBERS, 2, market.shape[1], market.shape[2], dtype=torch.float64)
+    assert actor.market_part(params, features, None) is not None
+    actor.policy = Opposite(actor.spec)
+    assert actor.market_part(params, features, None) is None
