@@ -58,12 +58,17 @@ def open_env(
     arguments: of the environment, as name=value in TOML notation. Raises ConfigError, InputError, RunError or
     SetupError for an environment that cannot be made.
     """
-    values = dict(parse_assignment(line, "--env-arg") for line in arguments)
+    values = env_arguments(arguments)
     if is_custom(name) and not is_gymnasium(name):
         return record_episodes(load_env(name, envs=envs, members=members, device=device, **values))
     return GymnasiumVecEnv(
         name, envs=envs, members=members, workers=workers, seconds=seconds, device=device, arguments=values
     )
+
+
+def env_arguments(lines: Sequence[str]) -> dict[str, Any]:
+    """Arguments of an environment from name=value in TOML notation. Raises InputError without an equals sign."""
+    return dict(parse_assignment(line, "--env-arg") for line in lines)
 
 
 def default_envs(name: str, workers: int) -> int:

@@ -34,10 +34,9 @@ from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.optimisation.normalisation import MEAN, VARIANCE
 from finrl_pod.tournament.snapshots import load_tensors
 from finrl_pod.types import Tensor
-from finrl_pod_app.environment_training.config import TrainingConfig, open_env
+from finrl_pod_app.environment_training.config import TrainingConfig, env_arguments, open_env
 from finrl_pod_app.environment_training.evaluation import ensemble_decision
 from finrl_pod_app.environment_training.folder import CONFIG, WEIGHTS, RunFolder
-from finrl_pod_app.setup.overrides import parse_assignment
 
 if TYPE_CHECKING:
     import gymnasium
@@ -143,7 +142,7 @@ def play(
     name = agents.config.env
     if not is_gymnasium(name):
         raise InputError(f"play shows Gymnasium environments, got {name}; finrl-pod evaluate tests its agents")
-    arguments = dict(parse_assignment(line) for line in agents.config.env_args)
+    arguments = env_arguments(agents.config.env_args)
     mode = _render_mode(name, arguments, picture)
     if mode is None:
         show("nothing is drawn here: there is no display; --out FILE.png writes a picture if the environment draws any")

@@ -51,7 +51,7 @@ class Shapes:
     high: tuple[float, ...]
     dtype: str = "float32"
 
-    @property
+    @cached_property
     def choices(self) -> int:
         """Number of discrete actions, 0 if continuous."""
         return math.prod(self.counts) if self.counts else 0
@@ -213,8 +213,10 @@ class Flattener:
 def to_action(values: Row, shapes: Shapes) -> Any:
     """Action of the environment from an agent action: a choice, or [-1, 1] rescaled to the bounds and clipped."""
     if shapes.choices:
+        if not shapes.action:
+            return int(values[0]) + shapes.first[0]
         parts = np.add(np.unravel_index(int(values[0]), shapes.counts), shapes.first)
-        return parts.astype(shapes.dtype).reshape(shapes.action) if shapes.action else int(parts[0])
+        return parts.astype(shapes.dtype).reshape(shapes.action)
     if shapes.is_unit:
         return values.clip(-1.0, 1.0).astype(shapes.dtype).reshape(shapes.action)
     low, high = shapes.bounds
