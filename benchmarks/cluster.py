@@ -24,9 +24,10 @@ from finrl_pod import random
 from finrl_pod.settings.run import PPOConfig, RunConfig, TournamentConfig
 from finrl_pod.tournament import snapshots
 from finrl_pod.tournament.assignment import Assignment, AssignmentResult, Group, make_groups
+from finrl_pod.tournament.assignment_codec import encode_result
 from finrl_pod.tournament.executor import Event, Finished, ReportSamples
 from finrl_pod.tournament.executors.ray_shards import RayExecutor
-from finrl_pod.tournament.executors.shard import Trainer, encode_result
+from finrl_pod.tournament.executors.shard import Trainer
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.next_generation import SlotInit, next_slots
 from finrl_pod.tournament.ranking import BASE

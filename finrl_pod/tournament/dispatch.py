@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 
 from finrl_pod import random
 from finrl_pod.errors import RunError
@@ -26,6 +26,7 @@ from finrl_pod.tournament.run_state import Pending
 MAX_LOSSES = 5  # per assignment: after that the assignment itself is at fault
 # Number of rounds that empty the queue -> seconds for the next assignment.
 Limit = Callable[[int], float]
+Results = Mapping[tuple[int, int], AssignmentResult]  # by group and number, in the order of arrival
 
 
 class Dispatcher:
@@ -42,12 +43,29 @@ class Dispatcher:
         self._queue: deque[Pending] = deque()
         self._running: dict[tuple[int, int], Pending] = {}
         self._losses: Counter[tuple[int, int]] = Counter()
-        self._results: deque[AssignmentResult] = deque()
+        self._results: deque[tuple[Pending, AssignmentResult]] = deque()
         self._is_exhausted = False
         self._samples = run.samples_per_generation(config)
 
-    def add(self, pending: Iterable[Pending]) -> None:
-        self._queue.extend(pending)
+    def saved_results(self, pending: Sequence[Pending]) -> Results:
+        """Results of assignments that an earlier process of the run saved and logged."""
+        assignments_by_slot = {(slot, waiting.number): waiting for waiting in pending for slot in waiting.group.slots}
+        results: dict[tuple[int, int], AssignmentResult] = {}
+        for key in self._log.results:
+            waiting = assignments_by_slot.get(key)
+            if waiting is None or waiting.key in results:
+                continue
+            result = self._run.result(*waiting.key)
+            if result is not None and tuple(score.slot for score in result.scores) == waiting.group.slots:
+                results[waiting.key] = result
+        return results
+
+    def add(self, pending: Sequence[Pending], saved_results: Results | None = None) -> None:
+        """Queue assignments. saved_results: results of some of them, which no shard trains."""
+        saved_results = saved_results or {}
+        assignments = {waiting.key: waiting for waiting in pending}
+        self._results.extend((assignments[key], result) for key, result in saved_results.items())
+        self._queue.extend(waiting for waiting in pending if waiting.key not in saved_results)
 
     def clear(self) -> None:
         """Forget assignments that no shard has taken yet."""
@@ -55,8 +73,8 @@ class Dispatcher:
 
     @property
     def pending(self) -> tuple[Pending, ...]:
-        """Assignments without a result: those that shards train, then those that wait."""
-        return (*self._running.values(), *self._queue)
+        """Assignments whose result was not handed out: finished ones, those that shards train, those that wait."""
+        return (*(pending for pending, _ in self._results), *self._running.values(), *self._queue)
 
     def next_result(self, limit: Limit) -> AssignmentResult | None:
         """The next result, None if nothing is pending or the executor is exhausted.
@@ -69,7 +87,7 @@ class Dispatcher:
                 self._submit(self._queue.popleft(), limit(rounds))
             for event in self._executor.wait(self._report):
                 self._handle(event)
-        return self._results.popleft() if self._results else None
+        return self._results.popleft()[1] if self._results else None
 
     def _submit(self, pending: Pending, seconds: float) -> None:
         config = self._config
@@ -93,9 +111,11 @@ class Dispatcher:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Finished):
-            if self._running.pop(event.result.key, None) is not None:  # a late result of a lost shard counts once
+            pending = self._running.pop(event.result.key, None)
+            if pending is not None:  # a late result of a lost shard counts once
+                self._run.save_result(event.result)
                 self._log.result(event.result, event.node)
-                self._results.append(event.result)
+                self._results.append((pending, event.result))
         elif isinstance(event, Lost):
             self._requeue(event.key, event.reason)
         elif isinstance(event, NodeJoined):

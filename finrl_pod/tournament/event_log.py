@@ -41,7 +41,7 @@ class EventLog:
     def start(
         self, config_sha256: str, groups: Sequence[Group], shards: int, pending_assignments: Sequence[Pending]
     ) -> None:
-        """Begin or resume a run. pending_assignments: their results were not saved and are removed here."""
+        """Begin or resume a run. pending_assignments: they are trained again; their results are removed here."""
         if not self._events:
             slots = [list(group.slots) for group in groups]
             self._write("started", config_sha256=config_sha256, groups=slots, shards=shards)
@@ -51,6 +51,11 @@ class EventLog:
         write_text(self._path, "".join(json.dumps(event) + "\n" for event in events))
         self._write("resumed", shards=shards)
 
+    @property
+    def results(self) -> tuple[tuple[int, int], ...]:
+        """Slot and number of every result, in the order of their arrival."""
+        return tuple((e["slot"], e["assignment"]) for e in self._events if e["event"] == "result")
+
     def assignment(self, pending: Pending) -> None:
         """Log that a shard trains an assignment, for the first time or after a loss."""
         for slot in pending.group.slots:
@@ -59,11 +64,14 @@ class EventLog:
             self._assignments.add(key)
 
     def result(self, result: AssignmentResult, node: str) -> None:
-        """Log a result accepted by the scheduler."""
+        """Log a result that is saved. Its pods are logged at once: a killed process logs all of them or none."""
         samples = result.samples // len(result.scores)
+        lines = []
         for score in result.scores:
             value = score.score if math.isfinite(score.score) else None
-            self._write("result", slot=score.slot, assignment=result.number, node=node, score=value, samples=samples)
+            facts = {"slot": score.slot, "assignment": result.number, "node": node, "score": value, "samples": samples}
+            lines.append(self._line("result", **facts))
+        self._append("".join(lines))
 
     def node_joined(self, node: str, pid: int) -> None:
         """Log the first shard of a machine."""
@@ -74,10 +82,15 @@ class EventLog:
         self._write("node_lost", node=node)
 
     def _write(self, event: str, **values: Any) -> None:
-        line = json.dumps({"event": event, "time": round(self._clock() - self._origin, 6), **values}) + "\n"
+        self._append(self._line(event, **values))
+
+    def _line(self, event: str, **values: Any) -> str:
+        return json.dumps({"event": event, "time": round(self._clock() - self._origin, 6), **values}) + "\n"
+
+    def _append(self, text: str) -> None:
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(line)
+                file.write(text)
         except OSError as error:
             raise RunError(f"cannot write {self._path}: {error.strerror}; free space or name another --out") from None
 

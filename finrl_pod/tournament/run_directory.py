@@ -1,9 +1,12 @@
 """A run on disk: config, snapshots, leaderboard, metrics, replay buffers. It always holds complete generations.
 
+Results of a generation that is not complete are saved one by one as they arrive.
+
 config.json                  all settings, with the hashes of config and data
 own_files/own@HASH.py        user files and tables that the config refers to (`finrl_pod.user_files`)
 state.json                   the last finished generation; replaced after everything it refers to is written
 snapshots/ID.json, ID.safetensors
+results/0003-1.safetensors   result of group 1 in generation 3, until state.json includes it
 replay/0003-1.safetensors    items that the slots of group 1 collected in generation 3 (off-policy algorithms)
 validation/0003.safetensors  validation returns of the agents of generation 3 by id, and of the base portfolio
 start.json                   samples per pod and generation of each cohort, if agents start from the solved policy
@@ -28,10 +31,11 @@ import torch
 
 from finrl_pod import __version__, user_files
 from finrl_pod.errors import RunError
-from finrl_pod.files import other_folder, read_json, to_plain, write_json, write_kept_files
+from finrl_pod.files import other_folder, read_json, to_plain, write_bytes, write_json, write_kept_files
 from finrl_pod.settings.run import RunConfig, TableConfig, parse
 from finrl_pod.tournament import snapshots, tensorboard_log
-from finrl_pod.tournament.assignment import Group
+from finrl_pod.tournament.assignment import AssignmentResult, Group
+from finrl_pod.tournament.assignment_codec import decode_result, encode_result
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.learning_curves import LearningCurves, read_curves
 from finrl_pod.tournament.run_state import RunState, initial_state, read_state
@@ -220,7 +224,30 @@ class RunDirectory:
         file = self._replay_file(generation, group)
         return snapshots.load_tensors(file) if file.exists() else None
 
+    def result(self, group: int, number: int) -> AssignmentResult | None:
+        """Result saved by `save_result`, or None. Raises RunError if its file is damaged."""
+        file = self._result_file(group, number)
+        if not file.exists():
+            return None
+        try:
+            return decode_result(file.read_bytes())
+        except OSError as error:
+            raise RunError(f"cannot read {file}: {error.strerror}") from None
+        except (RunError, KeyError, TypeError, ValueError):
+            raise RunError(f"{file} is damaged; remove it to train its assignment again") from None
+
     # ------------------------------------------------------------------ writing
+
+    def save_result(self, result: AssignmentResult) -> None:
+        """Save a result until `save_generation` has saved everything it consists of, see `forget_results`."""
+        write_bytes(self._result_file(*result.key), encode_result(result))
+
+    def forget_results(self, keep: Collection[tuple[int, int]]) -> None:
+        """Remove saved results except these, each given by group and number."""
+        files = {self._result_file(*key) for key in keep}
+        for file in (self.path / "results").glob("*"):
+            if file not in files:
+                file.unlink()
 
     def save_start(self, start: AgentSnapshot, returns: Floats, folds: StartFolds) -> None:
         """Save the policy that agents start from. returns: [T] on validation. folds: contents of start.json."""
@@ -280,6 +307,9 @@ class RunDirectory:
     def _validation_file(self, generation: int | str) -> Path:
         name = generation if isinstance(generation, str) else f"{generation:04d}"
         return self.path / "validation" / f"{name}.safetensors"
+
+    def _result_file(self, group: int, number: int) -> Path:
+        return self.path / "results" / f"{number:04d}-{group}.safetensors"
 
     def _replay_file(self, generation: int, group: int) -> Path:
         return self.path / "replay" / f"{generation:04d}-{group}.safetensors"

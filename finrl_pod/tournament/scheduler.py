@@ -2,7 +2,8 @@
 
 `GenerationalScheduler` (FinRL-Podracer): all groups train, then all slots are ranked and refilled. A generation starts
 from what the previous one saved, uses random streams keyed by its number, and counts only once it is completely
-written. A run that was killed and resumed therefore equals an uninterrupted one.
+written. A run that was killed and resumed therefore equals an uninterrupted one. Results are saved as they arrive: a
+killed process trains no finished assignment again.
 
 `AsynchronousScheduler` (ElegantRL-Podracer): no barrier between groups. Results enter the leaderboard when they arrive,
 and the next assignment of the group is generated at once from that leaderboard. Groups that wait for a shard take
@@ -92,11 +93,14 @@ class Scheduler(ABC):
         """Begin or continue the event log, and queue the first assignments unless the budget is spent."""
         self._state = state
         pending = self.first_pending(state)
+        saved_results = self.dispatcher.saved_results(pending)
         if pending:  # a finished run stays as it is
-            self.log.start(self.config.sha256, state.groups, self.shards, pending)
+            self.run_directory.forget_results(saved_results.keys())
+            repeated = [waiting for waiting in pending if waiting.key not in saved_results]
+            self.log.start(self.config.sha256, state.groups, self.shards, repeated)
         if state.generation < 0 or not self.budget.is_spent:
             self.begin(state, pending)
-            self.dispatcher.add(pending)
+            self.dispatcher.add(pending, saved_results)
 
     @abstractmethod
     def begin(self, state: RunState, pending: Sequence[Pending]) -> None:
@@ -160,6 +164,7 @@ class Scheduler(ABC):
         run.save_generation(number, agents, state.agents_needed, curves, state)
         for result in results:  # a resumed run cannot need older items
             run.forget_replay(result.replay_first - 1, result.group)
+        run.forget_results([waiting.key for waiting in self.dispatcher.pending])
         self._state = state
         self._sample_count = 0
         return state

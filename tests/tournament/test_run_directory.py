@@ -199,6 +199,14 @@ def test_state_without_a_field_is_reported(run: RunDirectory) -> None:
         run.state()
 
 
+def test_damaged_result_is_reported(run: RunDirectory) -> None:
+    assert run.result(0, 1) is None
+    (run.path / "results").mkdir()
+    (run.path / "results" / "0001-0.safetensors").write_bytes(b"{}")
+    with pytest.raises(RunError, match=r"0001-0\.safetensors is damaged; remove it"):
+        run.result(0, 1)
+
+
 def test_metrics_without_agents_are_reported(run: RunDirectory) -> None:
     save(run, 0)
     (run.path / "metrics" / "0000.json").write_text(json.dumps({"slots": [], "rows": []}))

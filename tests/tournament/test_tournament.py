@@ -19,6 +19,8 @@ from finrl_pod.evaluate.metrics import METRIC_NAMES
 from finrl_pod.rl.acting import metrics_of, run_members
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.settings.run import TournamentConfig, validate_tournament
+from finrl_pod.tournament.assignment import AssignmentResult
+from finrl_pod.tournament.event_log import EventLog, read_events
 from finrl_pod.tournament.progress import Progress
 from finrl_pod.tournament.tournament import Tournament
 from tests.tournament.small_tournament import SAMPLES, VALIDATION, small_config, small_market, tournament
@@ -122,8 +124,8 @@ def test_an_agent_that_starts_late_learns_at_the_rate_of_its_age(
 
 @pytest.mark.slow
 def test_resuming_after_a_kill_between_any_two_files_gives_the_same_run(finished: Path, tmp_path: Path) -> None:
-    # 1 + 3 * 9 renames with one point before and one after each; generation 1 has points 20 to 37.
-    points = [0, 2, 20, 31, 34, 36, 37, 56]
+    # 1 + 3 * 10 renames with one point before and one after each; generation 1 has points 22 to 41.
+    points = [0, 2, 3, 22, 33, 38, 40, 41, 62]
     process = subprocess.run(
         [sys.executable, "-m", "tests.tournament.kill_and_resume", str(tmp_path), *map(str, points)],
         capture_output=True, text=True, cwd=ROOT, timeout=200, check=False,
@@ -133,11 +135,44 @@ def test_resuming_after_a_kill_between_any_two_files_gives_the_same_run(finished
     done = [json.loads(line) for line in process.stdout.splitlines()]
     assert [run["point"] for run in done] == points
     for run in done:
-        assert run["signal"] == (signal.SIGKILL if run["point"] < 56 else 0), run["point"]
+        assert run["signal"] == (signal.SIGKILL if run["point"] < 62 else 0), run["point"]
         assert run["state"] == state(finished), run["point"]
         assert file_contents(tmp_path / f"{run['point']}").keys() >= file_contents(finished).keys()
         for name, data in file_contents(finished).items():
             assert (tmp_path / f"{run['point']}" / name).read_bytes() == data, (run["point"], name)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduler", ["generational", "asynchronous"])
+def test_a_killed_run_trains_no_finished_assignment_again(
+    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(pods=4, batch_pods=1, generations=2, scheduler=scheduler)
+    tournament(config, tmp_path / "whole").run()
+    log_result = EventLog.result
+
+    def kill_after_the_second(self: EventLog, result: AssignmentResult, node: str) -> None:
+        log_result(self, result, node)
+        if len([e for e in read_events(tmp_path / "run" / "events.jsonl") if e["event"] == "result"]) == 2:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EventLog, "result", kill_after_the_second)
+        with pytest.raises(Killed):
+            tournament(config, tmp_path / "run").run()
+    saved_results = [file.name for file in (tmp_path / "run" / "results").iterdir()]
+    assert sorted(saved_results)[-1] == "0000-1.safetensors"
+    tournament(config, tmp_path / "run", resume=True).run()
+    events = [e["event"] for e in read_events(tmp_path / "run" / "events.jsonl")]
+    assert (events.count("assigned"), events.count("result"), events.count("restarted")) == (8, 8, 0)
+    assert not list((tmp_path / "run" / "results").iterdir())
+    assert state(tmp_path / "run") == state(tmp_path / "whole")
+    for name, data in file_contents(tmp_path / "whole").items():
+        assert (tmp_path / "run" / name).read_bytes() == data, name
 
 
 def inject_nan_weights(monkeypatch: pytest.MonkeyPatch, slots: set[int], generations: set[int]) -> None:

@@ -15,9 +15,10 @@ from multiprocessing.process import BaseProcess
 from finrl_pod.errors import RunError, SetupError
 from finrl_pod.process import STOP_SIGNALS, this_process
 from finrl_pod.tournament.assignment import Assignment
+from finrl_pod.tournament.assignment_codec import decode_result, encode_assignment
 from finrl_pod.tournament.executor import Event, Finished, Lost, NodeJoined, ReportSamples, last_line
 from finrl_pod.tournament.executors import shard as messages
-from finrl_pod.tournament.executors.shard import MakeTrainer, decode_result, encode_assignment, serve
+from finrl_pod.tournament.executors.shard import MakeTrainer, serve
 
 NODE = "processes"
 MAX_FAILED_STARTS = 3  # in a row, of all shards together

@@ -21,9 +21,10 @@ from typing import Any
 
 from finrl_pod.errors import ConfigError, RunError, SetupError
 from finrl_pod.tournament.assignment import Assignment
+from finrl_pod.tournament.assignment_codec import decode_result, encode_assignment
 from finrl_pod.tournament.executor import Event, Finished, Lost, NodeJoined, NodeLost, ReportSamples, last_line
 from finrl_pod.tournament.executors import shard as messages
-from finrl_pod.tournament.executors.shard import MakeTrainer, decode_result, encode_assignment
+from finrl_pod.tournament.executors.shard import MakeTrainer
 
 LOOPBACK = "127.0.0.1"
 # Keeps 127.0.0.1 for a cluster of one node. Ray would use the address of the network card.
