@@ -39,9 +39,12 @@ $(STAMP): pyproject.toml constraints.txt
 	fi; \
 	echo "setting up .venv with $$found (a few minutes, once)" >&2; \
 	"$$found" -m venv .venv
-	$(BIN)/python -m pip install -qq torch
-	$(BIN)/python -m pip install -qq --editable '.[sources,indicators,paper,dashboard,s3,ray,dev]'
-	$(BIN)/python -m pip install -qq --no-deps alpaca-mcp-server universal-portfolios
+	@echo "1 of 3: torch, the largest download" >&2
+	$(BIN)/python -m pip install torch
+	@echo "2 of 3: finrl_pod and its other packages" >&2
+	$(BIN)/python -m pip install --editable '.[sources,indicators,paper,dashboard,s3,ray,dev]'
+	@echo "3 of 3: files for tests" >&2
+	$(BIN)/python -m pip install --no-deps alpaca-mcp-server universal-portfolios
 	@$(BIN)/python -m finrl_pod_app.setup.kernels
 	@touch $(STAMP)
 	@echo "set up: the program is $(BIN)/finrl-pod; try $(BIN)/finrl-pod doctor, or $(BIN)/finrl-pod --help" >&2

@@ -20,6 +20,7 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.user_files import kept_files, kept_neighbours
 
 MAX_JSON_BYTES = 256_000_000
+FREE_BYTES = 2**24  # that a folder must have before work starts whose results it takes
 ROOT_VARIABLE = "FINRL_POD_DATA"  # folder of the stored prices, if they lie elsewhere
 HOME_VARIABLE = "FINRL_POD_HOME"  # folder of the registries and the prices
 
@@ -37,6 +38,21 @@ def default_root() -> Path:
     """Folder of stored prices where none is given."""
     set_root = os.environ.get(ROOT_VARIABLE)
     return Path(set_root) if set_root else home() / "data"
+
+
+def reserve_room(folder: Path, size: int = FREE_BYTES) -> None:
+    """Check before a long task that a folder, or the closest parent that exists, takes `size` more bytes.
+
+    The bytes are reserved for a moment in a file without a name: a full disk, a quota, a read-only disk and missing
+    permission are all noticed. Raises OSError with the name of the folder.
+    """
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # this kind of disk reserves nothing
+            raise OSError(error.errno, error.strerror, str(existing)) from None
 
 
 def replace_file(path: Path, data: bytes | memoryview, mode: int = 0o644, *, durable: bool = True) -> None:

@@ -1,7 +1,9 @@
-"""The release's check of the kernels in a wheel."""
+"""The checks of kernels in a release: in the wheel, and in an environment in which it is installed."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import zipfile
 from importlib import util
 from pathlib import Path
@@ -48,3 +50,17 @@ def test_wheel_with_every_kernel_passes(release: ModuleType, tmp_path: Path) -> 
 def test_wheel_that_lacks_one_kernel_is_refused(release: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="lacks 1 of 16 prebuilt kernels: observation-x86-64-v3-"):
         release.check_kernels(write_wheel(tmp_path / "finrl_pod.whl", missing=1))
+
+
+@pytest.mark.parametrize(("found", "message"), [(8, None), (7, "does not load its 8 kernels")])
+def test_installed_wheel_must_load_every_kernel(
+    release: ModuleType, tmp_path: Path, found: int, message: str | None
+) -> None:
+    wheel = write_wheel(tmp_path / "finrl_pod.whl", missing=0)
+    program = tmp_path / "venv/bin/finrl-pod"
+    program.parent.mkdir(parents=True)
+    document = json.dumps({"findings": [{"name": "kernels", "status": "ok", "found": found, "expected": 8}]})
+    program.write_text(f"#!/bin/sh\n/bin/cat <<'end'\n{document}\nend\n")
+    program.chmod(0o755)
+    with contextlib.nullcontext() if message is None else pytest.raises(SystemExit, match=message):
+        release.check_installed_kernels(program.parent / "python", wheel)

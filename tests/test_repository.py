@@ -109,3 +109,12 @@ def test_module_names_are_assigned_once() -> None:
     )
     assert names
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_setup_shows_the_progress_of_pip() -> None:
+    """Installing takes minutes: a quiet one looks like one that hangs."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = makefile.split("$(STAMP): pyproject.toml")[1].split("\n\n")[0]
+    commands = [line for line in recipe.splitlines() if "pip install" in line]
+    assert len(commands) == 3
+    assert not [line for line in commands if " -q" in line or "--quiet" in line]

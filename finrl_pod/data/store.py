@@ -25,7 +25,7 @@ from finrl_pod.data.built_in_panels import SAMPLE, US74, load_sample, load_us74
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.flaws import check
 from finrl_pod.errors import DataError, FinrlPodError, closest_name
-from finrl_pod.files import ROOT_VARIABLE, default_root, replace_file
+from finrl_pod.files import ROOT_VARIABLE, default_root, replace_file, reserve_room
 from finrl_pod.prices import Benchmark, Panel
 from finrl_pod.tables import new_table
 
@@ -145,6 +145,10 @@ def read_manifest(path: Path) -> Manifest:
     return manifest
 
 
+def _unwritable(folder: Path, error: OSError) -> DataError:
+    return DataError(f"cannot write to {folder}: {error.strerror}; set {ROOT_VARIABLE} to another one")
+
+
 class Store:
     """Store of panels in a folder, plus the built-in ones.
 
@@ -188,7 +192,7 @@ class Store:
             replace_file(folder / manifest.file, prices)
             replace_file(folder / _MANIFEST, manifest.to_json().encode())
         except OSError as error:
-            raise DataError(f"cannot write to {folder}: {error.strerror}; set {ROOT_VARIABLE} to another one") from None
+            raise _unwritable(folder, error) from None
         if old_file is not None and old_file.name != manifest.file:
             with contextlib.suppress(OSError):
                 old_file.unlink()
@@ -224,6 +228,13 @@ class Store:
         self._folder(name)
         if name in BUILT_IN:
             raise DataError(f"the name {name!r} is reserved for the built-in panel: choose another")
+
+    def check_room(self) -> None:
+        """Check before prices are read that the folder can be written and has room. Raises DataError."""
+        try:
+            reserve_room(self.root)
+        except OSError as error:
+            raise _unwritable(self.root, error) from None
 
     def load(self, name: str) -> Panel:
         """Load a panel. Raises DataError if there is none, or its files were truncated or altered."""

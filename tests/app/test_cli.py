@@ -323,7 +323,7 @@ def test_result_lists_champion_verdict_and_report(services: FakeServices, capsys
 def test_numbers_are_not_truncated_on_a_narrow_terminal(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(console, "PIPE_WIDTH", width)
+    monkeypatch.setenv("COLUMNS", str(width))
     console.show_result(synthetic_report(synthetic_results(bars=60)), None)
     table = capsys.readouterr().out.split("Not promoted")[0]
     assert "$" not in table  # prices may be in any currency

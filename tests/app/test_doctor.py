@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.setup import doctor
-from finrl_pod_app.setup.doctor import Finding, check_installation, installed_versions
+from finrl_pod_app.setup.doctor import Finding, KernelFinding, check_installation, installed_versions
 from finrl_pod_app.setup.kernels import kernel_sources
 
 from finrl_pod.errors import DataError
@@ -97,7 +97,9 @@ def test_compiler_that_fails_is_reported_as_slower(monkeypatch: pytest.MonkeyPat
     assert "slower" in finding.fix
 
 
-def test_every_kernel_must_be_prebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kernel_must_be_prebuilt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One prebuilt source of eight is not enough without a compiler, nor is a library that cannot be loaded."""
     sources = kernel_sources()
     assert len(sources) >= 8
@@ -111,8 +113,13 @@ def test_every_kernel_must_be_prebuilt(tmp_path: Path, monkeypatch: pytest.Monke
     finding = finding_of("kernels")
     assert (finding.status, finding.need) == ("missing", "optional")
     assert f"1 of {len(sources)} " in finding.value
+    assert isinstance(finding, KernelFinding)
+    assert (finding.found, finding.expected) == (len(sources) - 1, len(sources))
     monkeypatch.setattr(library.ctypes, "CDLL", lambda path: load_unless(path, ""))
-    assert finding_of("kernels").status == "ok"
+    assert run(["doctor", "--json"]) == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    (kernels,) = (finding for finding in findings if finding["name"] == "kernels")
+    assert (kernels["status"], kernels["found"], kernels["expected"]) == ("ok", len(sources), len(sources))
 
 
 def load_unless(path: str, unreadable: str) -> object:

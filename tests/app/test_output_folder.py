@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from finrl_pod_app.cli.main import run
 from finrl_pod_app.setup.output_folder import (
     BACKTEST,
     RUN,
@@ -19,6 +23,7 @@ from finrl_pod_app.setup.output_folder import (
 )
 
 from finrl_pod.errors import RunError
+from tests.app.small_run import isolated_folders
 
 HOLDER = """
 import sys
@@ -44,6 +49,67 @@ def test_folder_is_locked_until_its_process_ends(tmp_path: Path) -> None:
     with locked_folder(out, RUN):
         pass
     assert out.exists()
+
+
+def refuse_room(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Let every disk refuse more bytes; root may write into closed folders."""
+
+    def refuse(handle: int, offset: int, size: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (errno.ENOSPC, "its disk has less than 16 MiB left"),
+        (errno.EDQUOT, "its quota has less than 16 MiB left"),
+        (errno.EROFS, "Read-only file system"),
+        (errno.EACCES, "Permission denied"),
+    ],
+)
+def test_folder_without_room_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, reason: str
+) -> None:
+    refuse_room(monkeypatch, code)
+    out = tmp_path / "runs" / "one"
+    with pytest.raises(RunError, match=f"cannot write .*{reason}.*--out"), locked_folder(out, RUN):
+        pytest.fail("the work begins")
+    assert not out.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["demo", "--quick", "--out", "out"],
+        ["tournament", "mine.toml", "--out", "out"],
+        ["train", "mine.toml", "--no-test", "--out", "out"],
+        ["train", "--env", "gym:CartPole-v1", "--out", "out"],
+        ["train", "--market", "desk", "--out", "out"],
+        ["backtest", "--strategy", "equal_weight", "--out", "out"],
+        ["data", "import", "prices.csv", "--name", "mine"],
+        ["paper", "demo", "--out", "out"],
+        ["paper", "run", "paper.toml"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_commands_refuse_a_full_disk_before_their_work(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with isolated_folders(tmp_path), contextlib.chdir(tmp_path):
+        Path("prices.csv").write_text("date,A\n")
+        Path("paper.toml").write_text(
+            'strategy = "equal_weight"\nsymbols = ["AAPL"]\nbroker.kind = "simulated"\nschedule.mode = "close"\n'
+        )
+        assert run(["init", "--preset", "quick", "mine.toml"]) == 0
+        refuse_room(monkeypatch, errno.ENOSPC)
+        assert run(arguments) == 2
+        assert not Path("out").exists()
+    message = capsys.readouterr().err
+    assert "MiB left" in message or "No space left on device" in message
+    assert "generation" not in message
 
 
 def test_empty_new_folder_is_removed(tmp_path: Path) -> None:
@@ -90,17 +156,10 @@ def test_files_of_other_programs_are_not_overwritten(kind: RewritableResult, tmp
     assert other.read_text() == "user file"
 
 
-def test_unwritable_folder_is_refused_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(RunError, match=r"file: it is a file"),
         rewritable_folder(tmp_path / "file", SWEEP),
     ):
         pass
-    monkeypatch.setattr("os.access", lambda *_: False)  # root may write into closed folders
-    with (
-        pytest.raises(RunError, match=r"closed: no permission"),
-        rewritable_folder(tmp_path / "closed", SWEEP),
-    ):
-        pass
-    assert not (tmp_path / "closed").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,16 +14,15 @@ from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name,
 from finrl_pod_app.report.mandate_text import COLUMNS as LADDER_COLUMNS
 from finrl_pod_app.report.mandate_text import ladder_cells, ladder_sentence, return_sentence, tax_sentence
 from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence, next_sentence, verdict_lines
+from finrl_pod_app.setup.terminal import PIPE_WIDTH, make_console, print_lines
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from finrl_pod.tournament.progress import Progress, ProgressCallback
     from finrl_pod_app.report.records import RunReport
     from finrl_pod_app.setup.doctor import Finding
 
-PIPE_WIDTH = 160
 EARLY_SHARE = 0.05  # of the samples, before which there is no estimate of the end
 MAX_SWEEP_ROWS = 40  # printed; the files hold all rows
 
@@ -76,17 +74,11 @@ def show_result(report: RunReport, out: Path | None) -> None:
 
         print_lines(console, capacity_sentence(report.capacity))
     if out is not None:
-        console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
+        print_lines(console, f"Report: {out / 'report.html'}")
         if report.verdict:
             print_lines(console, next_sentence(report, out))
     if report.verdict:
         console.print("Words explained: docs/glossary.md", markup=False)
-
-
-def print_lines(console: Console, *lines: str, style: str | None = None) -> None:
-    """Print the lines that are not empty: wrapped on a terminal, otherwise as they are."""
-    for line in filter(None, lines):
-        console.print(line, style=style, markup=False, soft_wrap=not console.is_terminal)
 
 
 def show_training_result(result: Mapping[str, Any]) -> None:
@@ -192,7 +184,7 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
     print_lines(console, *document.get("periods", ()))
     print_lines(console, *document["in_sample"], style="yellow")
     if out is not None:
-        console.print(f"Rows: {out / 'sweep.csv'}, sweep.parquet, sweep.json", markup=False, soft_wrap=True)
+        print_lines(console, f"Rows: {out / 'sweep.csv'}, sweep.parquet, sweep.json")
 
 
 def _ladder_table(report: RunReport) -> Table:
@@ -297,15 +289,6 @@ def _clock(seconds: float) -> str:
     minutes, remaining_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{remaining_seconds:02d}" if hours else f"{minutes}:{remaining_seconds:02d}"
-
-
-def make_console() -> Console:
-    """Return a rich console on standard output, as wide as the terminal."""
-    from rich.console import Console
-
-    # In a log or a pipe a table keeps all its columns, unless the user limits it.
-    has_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(width=None if has_width else PIPE_WIDTH, highlight=False)
 
 
 @contextmanager

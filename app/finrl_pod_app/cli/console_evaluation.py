@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from finrl_pod_app.cli.console import make_console, plain_table, print_lines
+from finrl_pod_app.cli.console import plain_table
 from finrl_pod_app.report.columns import display_name, number, percent, return_interval
+from finrl_pod_app.setup.terminal import make_console, print_lines
 
 if TYPE_CHECKING:
     from finrl_pod.promotion.trial_registry import DataSet
@@ -62,7 +63,7 @@ def show_trials(path: str, data_sets: Sequence[DataSet], last: int | None = None
     """Print one line per data set, and its looks. last: number of looks of each; None for all."""
     console = make_console()
     if not data_sets:
-        console.print(f"No trials in {path} yet.", markup=False, soft_wrap=True)
+        print_lines(console, f"No trials in {path} yet.")
         return
     columns = ("data", "trials", "distinct", "runs", "looks", "last")
     table = plain_table(f"Trials in {path}", columns, right=columns[1:-1])
@@ -82,10 +83,10 @@ def show_trials(path: str, data_sets: Sequence[DataSet], last: int | None = None
         for look in listed_looks:
             bars = f"bars that overlap {look.first[:10]} to {look.last[:10]}"
             line = f"{entry.name}: look {look.number} of {look.so_far} at {bars}, on {look.made[:10]} ({look.what})"
-            console.print(line, markup=False, soft_wrap=True)
+            print_lines(console, line)
         if entry.same_market:
             line = f"{entry.name} is the same market as {', '.join(entry.same_market)}: looks count for all of them."
-            console.print(line, markup=False, soft_wrap=True)
+            print_lines(console, line)
 
 
 def show_orders(result: AccountOrders) -> None:
@@ -174,7 +175,7 @@ def show_registry(document: Mapping[str, Any]) -> None:
     """Print one line per champion and per strategy."""
     console = make_console()
     if not document["champions"]:
-        console.print(f"No champions in {document['registry']} yet.", markup=False, soft_wrap=True)
+        print_lines(console, f"No champions in {document['registry']} yet.")
         return
     columns = ("address", "run", "algorithms", "agents", "data", "promoted", "stored", "traded by")
     table = plain_table(f"Champions in {document['registry']}", columns, right=("agents",), multiline=("run",))
@@ -210,7 +211,7 @@ def show_details(document: Mapping[str, Any]) -> None:
         if name in ("files", "agents", "handovers", "format"):
             continue
         text = value if isinstance(value, str) else json.dumps(value)
-        console.print(f"{name.replace('_', ' ')}: {text}", markup=False, soft_wrap=True)
+        print_lines(console, f"{name.replace('_', ' ')}: {text}")
     if "agents" in document:
         agent_columns = ("address", "id", "algorithm", "share", "score", "samples", "ancestors")
         table = plain_table("Agents, members first", agent_columns, right=agent_columns[3:6], multiline=agent_columns)
@@ -221,4 +222,4 @@ def show_details(document: Mapping[str, Any]) -> None:
         console.print(table)
     for row in document.get("handovers", ()):
         action = row["action"].replace("_", " ")
-        console.print(f"{row['strategy']}: {action} at {row['at']} by {row['by']}", markup=False, soft_wrap=True)
+        print_lines(console, f"{row['strategy']}: {action} at {row['at']} by {row['by']}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from finrl_pod_app.cli.options import Json, check_exists, print_json, print_result
+from finrl_pod_app.cli.options import Json, check_exists, print_json, print_note, print_result
 
 if TYPE_CHECKING:
     from finrl_pod.data.store import Manifest
@@ -37,7 +37,8 @@ def list_panels(as_json: Json = False) -> None:
         return
     from rich.text import Text
 
-    from finrl_pod_app.cli.console import make_console, plain_table
+    from finrl_pod_app.cli.console import plain_table
+    from finrl_pod_app.setup.terminal import make_console, print_lines
 
     columns = ("name", "source", "bar", "tickers", "bars", "from", "to", "flaws")
     table = plain_table(f"Panels in {store.root}", columns, right=("tickers", "bars", "flaws"))
@@ -49,7 +50,7 @@ def list_panels(as_json: Json = False) -> None:
     console.print(table)
     for m in manifests:
         if m.fault:
-            console.print(f"{m.name}: {m.fault}", markup=False, soft_wrap=True)
+            print_lines(console, f"{m.name}: {m.fault}")
 
 
 @app.command("show", epilog="Example: finrl-pod data show sample")
@@ -90,11 +91,12 @@ def fetch(
     store = Store()
     # Check the name first: fetching can take minutes.
     store.check_name(name)
+    store.check_room()
     if not replace:
         check_free(store, name)
     panel = open_source(source).fetch(tickers, first, last, bar)
     if missing := [ticker for ticker in tickers if ticker not in panel.symbols]:
-        typer.echo(f"note: {source} delivered no bars of {', '.join(missing)}", err=True)
+        print_note(f"{source} delivered no bars of {', '.join(missing)}")
     query = {"source": source, "symbols": list(tickers), "start": start, "end": end, "bar": bar}
     _show_saved(store_prices(dataclasses.replace(panel, name=name), query, replace=replace), as_json)
 
@@ -163,7 +165,9 @@ def import_file(
     from finrl_pod.data.store import Store
     from finrl_pod_app.prices.stored_prices import import_prices, store_prices
 
-    Store().check_name(name)
+    store = Store()
+    store.check_name(name)
+    store.check_room()
     file_options: dict[str, str | bool | None] = {
         "symbol": symbol,
         "decimal": None if decimal == "." else decimal,
@@ -247,9 +251,7 @@ def _show_saved(result: StoredPrices, as_json: bool) -> None:
     if result.replaced_sha256 is not None:
         from finrl_pod_app.prices.stored_prices import consequence
 
-        typer.echo(
-            f"note: replaced the earlier prices of {manifest.name}. {consequence(result.replaced_sha256)}", err=True
-        )
+        print_note(f"replaced the earlier prices of {manifest.name}. {consequence(result.replaced_sha256)}")
 
 
 def _show(manifest: Manifest, as_json: bool) -> None:
@@ -259,7 +261,8 @@ def _show(manifest: Manifest, as_json: bool) -> None:
     from rich.text import Text
 
     from finrl_pod.prices import fills_sentence, taken_as
-    from finrl_pod_app.cli.console import make_console, plain_table
+    from finrl_pod_app.cli.console import plain_table
+    from finrl_pod_app.setup.terminal import make_console
 
     m = manifest
     adjustment = "yes" if m.adjusted else "no"

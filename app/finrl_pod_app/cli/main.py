@@ -25,6 +25,7 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod.masking import environment_mask
 from finrl_pod.user_files import OUT_OF_MEMORY, own_failures
 from finrl_pod_app.cli import backtest, data, evaluation, paper, registry, setup, training
+from finrl_pod_app.setup.terminal import wrapped
 
 INTERRUPTED = 130
 # Importing torch creates hundreds of thousands of long-lived objects. With the default threshold of 700, garbage
@@ -214,7 +215,7 @@ def _value_sentence(error: typer.TyperException) -> str | None:
 def _fail(message: str, code: int) -> int:
     message = environment_mask().text(message)
     with contextlib.suppress(OSError):  # stderr is full or closed; the exit code remains
-        sys.stderr.write(f"finrl-pod: {message}\n")
+        sys.stderr.write(wrapped(f"finrl-pod: {message}") + "\n")
         sys.stderr.flush()
     return code
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 from finrl_pod.settings.run import describe_setting
+from finrl_pod_app.setup.terminal import wrapped
 
 _T = TypeVar("_T")
 
@@ -88,12 +89,17 @@ def print_json(document: Any) -> None:
     typer.echo(json.dumps(to_plain(values), sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False))
 
 
+def print_note(text: str) -> None:
+    """Print a note to standard error, below a result or beside it."""
+    typer.echo(wrapped(f"note: {text}"), err=True)
+
+
 def print_result(document: _T, text: str | Callable[[_T], None], *, as_json: bool) -> None:
     """Print a result as JSON or as text. text: the text, or the function that prints the document."""
     if as_json:
         print_json(document)
     elif isinstance(text, str):
-        typer.echo(text)
+        typer.echo(wrapped(text))
     else:
         text(document)
 

@@ -15,6 +15,7 @@ from finrl_pod_app.cli.options import (
     Resume,
     check_panel,
     check_run_folder,
+    print_note,
     print_result,
     run_folder,
 )
@@ -180,7 +181,7 @@ def retrain(
             on_note=notes.append,
         )
     for note in notes:
-        typer.echo(f"note: {note}", err=True)
+        print_note(note)
     if document["handed_over"]:
         text = f"champion {document['champion'][:12]} was handed over to strategy {document['strategy']}"
     else:

@@ -58,7 +58,8 @@ def algorithms(as_json: Json = False) -> None:
             rows.append(row)
         print_json({"algorithms": rows})
         return
-    from finrl_pod_app.cli.console import make_console, plain_table
+    from finrl_pod_app.cli.console import plain_table
+    from finrl_pod_app.setup.terminal import make_console
 
     columns = ("algorithm", "kind", "actions", "description", "source")
     table = plain_table(columns=columns, multiline=columns[3:], collapse_padding=True)

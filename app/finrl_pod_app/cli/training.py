@@ -20,6 +20,7 @@ from finrl_pod_app.cli.options import (
     check_exists,
     check_panel,
     print_json,
+    print_note,
     print_result,
     run_folder,
     setting_option,
@@ -327,7 +328,7 @@ def _run_tournament(
         console.show_result(result, None)
         typer.echo(f"Not tested. To test it, repeat the command with --resume --out {out} and without --no-test.")
     for note in notes:  # below the result: what a refusal prints is one line
-        typer.echo(f"note: {note}", err=True)
+        print_note(note)
 
 
 def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_json: bool, test: bool) -> None:
@@ -356,7 +357,7 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
     elif tournament_plan.look is not None:
         typer.echo(f"test period: a new champion would be look {tournament_plan.look} at bars that overlap it")
     for note in tournament_plan.notes:
-        typer.echo(f"note: {note}", err=True)
+        print_note(note)
 
 
 def _with_overrides(

@@ -24,6 +24,7 @@ from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MADDPGConfig
 from finrl_pod.settings.toml import build_record
 from finrl_pod.types import Floats, JointObservation
 from finrl_pod_app.multi_agent.recipes import RECIPES, Recipe
+from finrl_pod_app.setup.output_folder import check_room
 from finrl_pod_app.setup.overrides import parse_setting
 
 T = TypeVar("T")
@@ -138,6 +139,7 @@ def train_market(
     plan = _plan(training)
     if (out / CONFIG).exists():
         raise RunError(f"{out} already holds a run; name another folder")
+    check_room(out)
     market = plan.training_market()
     begin = time.perf_counter()
     policy = train_agents(

@@ -32,7 +32,7 @@ from finrl_pod.types import Panel
 from finrl_pod_app.paper.backtest_difference import CENT, TrackReport, compare_with_backtest, save_difference
 from finrl_pod_app.paper.sources import load_promoted
 from finrl_pod_app.prices.stored_prices import load_panel
-from finrl_pod_app.setup.output_folder import TEMPORARY
+from finrl_pod_app.setup.output_folder import TEMPORARY, check_room
 from finrl_pod_app.setup.presets import preset
 from finrl_pod_app.training.tournaments import run_tournament
 
@@ -113,6 +113,7 @@ def run_demo(out: Path, start: date, sessions: int, progress: Progress) -> DemoR
     """
     import exchange_calendars  # noqa: F401  a missing extra is reported before the training
 
+    check_room(out)
     run = out / "champion"
     if not (run / "report.json").is_file():
         progress("training a small champion for this demo only; it passed no promotion gate (a minute or two)")

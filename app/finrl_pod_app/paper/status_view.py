@@ -16,6 +16,7 @@ from rich.text import Text
 from finrl_pod.paper.domain.records import SUMMARY
 from finrl_pod.paper.execution.sizing import TargetStatus
 from finrl_pod.paper.monitoring.status import ActiveReturnStatus, OrderStatusRow, PaperStatus
+from finrl_pod_app.setup.terminal import make_console, print_lines
 
 if TYPE_CHECKING:
     from finrl_pod.paper.journal.tax_lots import GainsReport
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from finrl_pod_app.paper.demo import DemoReport
     from finrl_pod_app.paper.owner_checks import StartChecks
 
-_PIPE_WIDTH = 160
 _MAX_DIFFERENCES = 20
 _EQUAL = "Orders, fills and equity equal the backtest to the cent."
 
@@ -235,7 +235,10 @@ def _active_return(active_return: ActiveReturnStatus | None) -> str:
 
 
 def _print(*items: str | Table) -> None:
-    """Print lines and tables without wrapping lines."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    """Print lines, wrapped, and tables."""
+    console = make_console()
     for item in items:
-        console.print(Text(item) if isinstance(item, str) else item, soft_wrap=isinstance(item, str))
+        if isinstance(item, str):
+            print_lines(console, item)
+        else:
+            console.print(item)

@@ -84,6 +84,7 @@ def update_prices(
     `continue_panel`.
     """
     store = Store()
+    store.check_room()
     manifest = store.show(name)
     if manifest.builtin:
         raise DataError(

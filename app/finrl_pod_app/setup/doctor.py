@@ -86,6 +86,14 @@ class Finding:
     need: Literal["required", "optional", "machine"] = "required"
 
 
+@dataclass(frozen=True)
+class KernelFinding(Finding):
+    """The finding about kernels. found: prebuilt, compiled, or to be compiled here; expected: C++ sources."""
+
+    found: int = 0
+    expected: int = 0
+
+
 def check_installation() -> list[Finding]:
     """Run every check. Never raises: a check that fails becomes a finding."""
     return [*_versions(), *_devices(), *_data(), *_optional()]
@@ -143,26 +151,32 @@ def _kernels() -> Finding:
     from finrl_pod.native.prebuild import PREBUILT, CompilationError, check_compiler, find_compiler
     from finrl_pod_app.setup.kernels import kernel_sources
 
-    slower = "the slower plain versions, up to nine times in training"
-    if os.environ.get(SWITCH, "1") == "0":
-        fix = f"unset {SWITCH}; {slower}, run while it is set"
-        return Finding("devices", "kernels", "missing", "switched off", fix, "optional")
     sources = kernel_sources()
-    sources_to_compile = [source for source in sources if not is_prebuilt(source)]
-    if not sources_to_compile:
-        return Finding("devices", "kernels", "ok", f"prebuilt in the wheel: {PREBUILT}")
+    prebuilt_count = sum(map(is_prebuilt, sources))
+    slower = "the slower plain versions, up to nine times in training"
+
+    def missing(found: int, value: str, fix: str) -> Finding:
+        return KernelFinding("devices", "kernels", "missing", value, fix, "optional", found, len(sources))
+
+    def complete(value: str) -> Finding:
+        return KernelFinding("devices", "kernels", "ok", value, found=len(sources), expected=len(sources))
+
+    if os.environ.get(SWITCH, "1") == "0":
+        return missing(0, "switched off", f"unset {SWITCH}; {slower}, run while it is set")
+    if prebuilt_count == len(sources):
+        return complete(f"prebuilt in the wheel: {PREBUILT}")
     compiler = find_compiler()
-    missing = f"{len(sources_to_compile)} of {len(sources)} kernels are not prebuilt for this machine"
+    lack = f"{len(sources) - prebuilt_count} of {len(sources)} kernels are not prebuilt for this machine"
     if compiler is None:
         fix = f"install g++ or clang++; {slower}, run without one"
-        return Finding("devices", "kernels", "missing", f"{missing}, and there is no C++ compiler", fix, "optional")
+        return missing(prebuilt_count, f"{lack}, and there is no C++ compiler", fix)
     try:
         check_compiler(compiler)
     except CompilationError as error:
         fix = f"install another g++ or clang++, or name one in CXX; {slower}, run without one"
-        return Finding("devices", "kernels", "missing", f"{missing}, and {error}", fix, "optional")
-    share = "" if len(sources_to_compile) == len(sources) else f"{len(sources_to_compile)} of {len(sources)} "
-    return Finding("devices", "kernels", "ok", f"{share}compiled by {compiler}, cached in {cache_folder()}")
+        return missing(prebuilt_count, f"{lack}, and {error}", fix)
+    share = f"{len(sources) - prebuilt_count} of {len(sources)} " if prebuilt_count else ""
+    return complete(f"{share}compiled by {compiler}, cached in {cache_folder()}")
 
 
 def _data() -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finrl_pod.errors import RunError
-from finrl_pod.files import read_json, to_plain
+from finrl_pod.files import FREE_BYTES, read_json, reserve_room, to_plain
 
 RUN = "config.json"
 WALK_FORWARD = "plan.json"
@@ -56,11 +57,29 @@ def refuse_other(out: Path, marker: str = "") -> None:
             raise RunError(f"{out} has {description} that would be overwritten; choose another folder with --out")
 
 
+def check_room(out: Path) -> None:
+    """Check before the work that an output folder can be written and has room. Raises RunError."""
+    try:
+        reserve_room(out)
+    except OSError as error:
+        raise _unwritable(out, error) from None
+
+
+def _unwritable(out: Path, error: OSError) -> RunError:
+    reason = {
+        errno.EEXIST: "it is a file",
+        errno.ENOSPC: f"its disk has less than {FREE_BYTES >> 20} MiB left",
+        errno.EDQUOT: f"its quota has less than {FREE_BYTES >> 20} MiB left",
+    }.get(error.errno or 0, error.strerror)
+    return RunError(f"cannot write {out}: {reason}; choose another folder with --out")
+
+
 @contextlib.contextmanager
 def locked_folder(out: Path, marker: str) -> Iterator[None]:
     """Create and lock a folder for this process until the block or the process ends.
 
-    Raises RunError if another process has locked it, if it holds another kind of result, or if it is not writable.
+    Raises RunError if another process has locked it, if it holds another kind of result, if it is not writable, or if
+    its disk is full: before the work, not after it.
     """
     refuse_other(out, marker)
     is_new = not out.exists()
@@ -68,8 +87,7 @@ def locked_folder(out: Path, marker: str) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         handle = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror
-        raise RunError(f"cannot write {out}: {reason}; choose another folder with --out") from None
+        raise _unwritable(out, error) from None
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -77,8 +95,7 @@ def locked_folder(out: Path, marker: str) -> Iterator[None]:
             raise RunError(
                 f"another process is writing to {out}; wait for it, stop it, or choose another --out"
             ) from None
-        if not os.access(out, os.W_OK | os.X_OK):  # checked before the work, not after it
-            raise RunError(f"cannot write {out}: no permission; choose another folder with --out")
+        check_room(out)
         yield
     finally:
         os.close(handle)

@@ -51,7 +51,7 @@ from finrl_pod_app.report.records import Champion, RunReport
 from finrl_pod_app.report.verdict_text import few_bars_sentence
 from finrl_pod_app.setup.doctor import installed_versions, pick_device
 from finrl_pod_app.setup.kernels import compile_kernels
-from finrl_pod_app.setup.output_folder import RUN, locked_folder
+from finrl_pod_app.setup.output_folder import RUN, check_room, locked_folder
 from finrl_pod_app.setup.progress_file import live_progress
 from finrl_pod_app.training.custom_tournament import run_custom_tournament
 from finrl_pod_app.training.engines import LOCAL, EngineOptions, logged_run, open_executor
@@ -87,6 +87,7 @@ def run_tournament(
         config = RunDirectory(out).with_tables(config)
     else:
         RunDirectory.check_new(out)  # before prices are read
+    check_room(out)
     config, unused_note = with_effective_settings(pinned(config))
     if unused_note:
         on_note(unused_note)
