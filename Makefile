@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help setup demo cluster-demo paper-demo dashboard screenshots check browser test-fast test check-deploy \
-  ahead-of-time simulators test-simulators soak soak-short docs release fuzz clean
+  ahead-of-time simulators test-simulators rllib soak soak-short docs release fuzz clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -129,8 +129,9 @@ ahead-of-time: setup ## compile the GPU kernels, without a GPU; ARCH="80 90 100"
 	  PYTHONPATH=".venv-triton/$$version" $(BIN)/python -m benchmarks.gpu.ahead_of_time --arch $(ARCH); \
 	done
 
-# MuJoCo Warp has an environment of its own in which the main one's packages come last, so that torch is not installed again.
+# Each of these has an environment of its own in which the main one's packages come last, so that torch is not installed again.
 SIMULATOR := .venv-mujoco-warp
+RLLIB := .venv-rllib
 PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 simulators: $(SIMULATOR)/.installed ## the environment of MuJoCo Warp, for test-simulators
@@ -139,10 +140,14 @@ test-simulators: simulators ## a real simulator behind each interface; some minu
 	OMP_NUM_THREADS=1 PYTHONPATH="$$PWD" $(SIMULATOR)/bin/python -m pytest -p no:cacheprovider \
 	  -c tests/simulators/simulators.ini --rootdir=. tests/simulators $(ARGS)
 
-$(SIMULATOR)/.installed: Makefile | setup
-	$(BIN)/python -m venv $(SIMULATOR)
-	echo "import site; site.addsitedir('$$($(BIN)/python $(PURELIB))')" > "$$($(SIMULATOR)/bin/python $(PURELIB))/main.pth"
-	$(SIMULATOR)/bin/python -m pip install -qq mujoco-warp==4.0.0 warp-lang==1.19.0
+rllib: $(RLLIB)/.installed ## the environment of RLlib, for the benchmark against it
+
+$(SIMULATOR)/.installed: PACKAGES := mujoco-warp==4.0.0 warp-lang==1.19.0
+$(RLLIB)/.installed: PACKAGES := 'ray[rllib]==2.60.0'
+$(SIMULATOR)/.installed $(RLLIB)/.installed: Makefile | setup
+	$(BIN)/python -m venv $(@D)
+	echo "import site; site.addsitedir('$$($(BIN)/python $(PURELIB))')" > "$$($(@D)/bin/python $(PURELIB))/main.pth"
+	$(@D)/bin/python -m pip install -qq $(PACKAGES)
 	@touch $@
 
 # Both keep two cores busy. The last line says what was found; the exit code is 1 when anything is wrong.
@@ -153,5 +158,5 @@ soak-short: setup ## the same for some weeks, about a minute
 	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 25 --kills 2
 
 clean: ## remove the environment and all caches (never runs/ or stored data)
-	rm -rf .venv .venv-triton $(DEPLOY) $(DOCS) $(RELEASE) $(SIMULATOR) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-triton $(DEPLOY) $(DOCS) $(RELEASE) $(SIMULATOR) $(RLLIB) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

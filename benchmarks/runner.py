@@ -50,6 +50,8 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "agents": Benchmark("agents.study:study_rows", "agents relative to their base, and errors of the gate", threads=1),
     "h-term": Benchmark("studies.h_term:h_term_rows", "PPO with and without the H-term"),
     "sb3": Benchmark("studies.sb3_study:sb3_rows", "algorithms against Stable-Baselines3", threads=1),
+    "rllib": Benchmark("studies.rllib_study:rllib_rows", "PPO against RLlib", threads=1),
+    "demos": Benchmark("studies.demos:demo_rows", "the commands of docs/demos.md"),
     "cluster": Benchmark("cluster:cluster_rows", "leaderboard, snapshots, Ray and schedulers of a tournament"),
 }
 
