@@ -9,8 +9,9 @@ run alternately in this process, on one thread.
 
 The score is the mean return of 20 episodes without exploration with the final weights (no best checkpoint is picked);
 both sides use the same evaluation seeds. Rows: interquartile mean over the seeds (Agarwal et al. 2021) of each side,
-and the difference with its 90% bootstrap interval; `not_worse` means that the interval reaches zero. Seconds cover
-training only, as CPU time (other load hardly changes it) and as wall-clock time.
+and the difference with its 90% bootstrap interval; `not_worse` means that the interval reaches zero. Cells with twenty
+seeds also have the ratio of the variances over seeds. Seconds cover training only, as CPU time (other load hardly
+changes it) and as wall-clock time.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.gymnasium_pool.lanes import to_action
 
 from benchmarks.harness.rows import FOLDER, Job, Record, Row, measure_seconds, read, run_missing, single_row
+from benchmarks.studies.h_term import ratio_of_variances
 from benchmarks.studies.zoo_settings import STAGES, Cell, linear, ours
 from finrl_pod.evaluate.intervals import difference_interval, interquartile_mean
 from finrl_pod.rl.training.learner import Learner
@@ -46,6 +48,7 @@ THEIRS = "stable_baselines3"
 EPISODES = 20
 FIRST_EPISODE = 1_000_000
 LEVEL = 0.90
+SEEDS_OF_A_VARIANCE = 20  # with fewer its interval is too wide to say anything
 PACKAGES = ("finrl_pod", "stable_baselines3", "torch", "gymnasium", "mujoco")
 
 Act = Callable[[np.ndarray], Any]
@@ -221,5 +224,12 @@ def _cell_rows(cell: Cell, results: dict[str, list[Record]]) -> Iterator[Row]:
         yield single_row(f"{name}, difference", difference, "return")
         return
     interval = difference_interval(scores[OURS], scores[THEIRS], LEVEL)
-    config = {"not_worse": interval.high >= 0, "interval": f"{LEVEL:.0%} bootstrap over seeds"}
+    over_seeds = f"{LEVEL:.0%} bootstrap over seeds"
+    config = {"not_worse": interval.high >= 0, "interval": over_seeds}
     yield Row(f"{name}, difference", difference, interval.low, interval.high, "return", config)
+    pairs = min(map(len, scores.values()))
+    if pairs >= SEEDS_OF_A_VARIANCE and np.ptp(scores[THEIRS]) > 0:
+        own, reference = (np.array(scores[side][:pairs]) for side in (OURS, THEIRS))
+        ratio, low, high = ratio_of_variances(own, reference)
+        config = {"seeds": pairs, "interval": over_seeds}
+        yield Row(f"{name}, variance", ratio, low, high, "of the variance of Stable-Baselines3", config)

@@ -101,3 +101,16 @@ def test_rows_mark_cells_whose_interval_lies_below_zero() -> None:
     assert not rows[5].config["not_worse"]
     assert (rows[8].value, "not_worse" in rows[8].config) == (2.0, False)
     assert [rows[9].config["algorithm"], rows[10].config["algorithm"]] == ["double_dqn", "dqn"]
+
+
+def test_twenty_seeds_add_the_ratio_of_variances() -> None:
+    cell, other = CELLS[:2]
+    spread = {OURS: 1.0, THEIRS: 2.0}
+    records = [record(cell, side, s, 100.0 + spread[side] * s) for side in spread for s in range(20)]
+    records += [record(other, OURS, s, float(s)) for s in range(20)]
+    records += [record(other, THEIRS, s, 500.0) for s in range(20)]  # no variance to divide by
+    rows = [row for row in rows_of(records) if row.name.endswith("variance")]
+    assert len(rows) == 1
+    assert rows[0].value == pytest.approx(0.25)
+    assert rows[0].low == pytest.approx(0.25) == rows[0].high  # both sides are resampled in pairs
+    assert rows[0].config["seeds"] == 20
