@@ -56,7 +56,8 @@ def demo_rows(settings: DemoSettings) -> list[Row]:
 
 def demo_commands(text: str) -> dict[str, str]:
     """The commands of a page by environment."""
-    found = re.findall(r"^(finrl-pod train --env gym:(\S+) .*)$", text, re.MULTILINE)
+    lines = re.sub(r"\\\n *", "", text)  # continued lines
+    found = re.findall(r"^(finrl-pod train --env gym:(\S+) .*)$", lines, re.MULTILINE)
     return {env: command for command, env in found}
 
 

@@ -37,7 +37,7 @@ def test_without_box2d_the_command_ends_with_the_pip_command(
 
 @pytest.mark.slow
 def test_a_run_has_score_and_seconds() -> None:
-    command = COMMANDS["CartPole-v1"].replace("--steps 100000", "--steps 64 --set horizon=8")
+    command = COMMANDS["CartPole-v1"].replace("--steps 50000", "--steps 64 --set horizon=8")
     record = run_demo(command, 1)
     assert record["steps"] == 64
     assert 1 <= record["score"] <= 500
