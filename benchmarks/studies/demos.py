@@ -24,7 +24,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -57,8 +56,7 @@ def demo_rows(settings: DemoSettings) -> list[Row]:
 def demo_commands(text: str) -> dict[str, str]:
     """The commands of a page by environment."""
     lines = re.sub(r"\\\n *", "", text)  # continued lines
-    found = re.findall(r"^(finrl-pod train --env gym:(\S+) .*)$", lines, re.MULTILINE)
-    return {env: command for command, env in found}
+    return {match[2]: match[1] for match in re.finditer(r"^(finrl-pod train --env gym:(\S+) .*)$", lines, re.MULTILINE)}
 
 
 def jobs(settings: DemoSettings, commands: dict[str, str]) -> Iterator[Job]:
@@ -69,7 +67,7 @@ def jobs(settings: DemoSettings, commands: dict[str, str]) -> Iterator[Job]:
                 yield Job({"env": env, "command": command, "seed": seed}, partial(run_demo, command, seed))
 
 
-def run_demo(command: str, seed: int) -> dict[str, Any]:
+def run_demo(command: str, seed: int) -> dict[str, object]:
     """Run a command and return its scores and seconds. Raises SetupError with its message if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         _, *arguments = shlex.split(command)

@@ -22,7 +22,30 @@ from finrl_pod.types import MarketTensor
 
 MARKET = "market"
 PENDULUM = "Pendulum-v1"
+SAMPLES = 102_400
+CPU_SECONDS = 40.0
 Act = Callable[[NDArray[np.float32]], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training. limit: environment steps for the budget "samples", seconds for "cpu"."""
+
+    env: str
+    budget: str
+    limit: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished training. seconds, cpu_seconds: of the training alone. score: see rllib-protocol.md."""
+
+    seconds: float
+    cpu_seconds: float
+    steps: int
+    score: float
+    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -51,8 +74,6 @@ SETTINGS: Mapping[str, PPOSettings] = {
         envs=8, horizon=256, minibatch_size=128, learning_rate=2.5e-4, gamma=0.99, entropy_coefficient=0.01
     ),
 }
-SAMPLES = 102_400
-CPU_SECONDS = 40.0
 RULES = EnvironmentConfig(envs=SETTINGS[MARKET].envs, group=1)
 
 
@@ -68,7 +89,7 @@ def leaky_market() -> tuple[MarketTensor, int, float]:
 
 
 def market_score(act: Act) -> float:
-    """Return the growth of an account on the bars after training as a share of that of the oracle.
+    """Return the growth of an account on the bars after training as a share of the growth of the oracle.
 
     act: flat observation [size] -> action [21] in [-1, 1].
     """

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ from benchmarks.studies.rllib_cases import (
     SAMPLES,
     SETTINGS,
     Act,
+    Case,
+    Outcome,
     PPOSettings,
     leaky_market,
     market_score,
@@ -104,13 +106,13 @@ def jobs(settings: RLlibSettings, peer: Peer) -> Iterator[Job]:
         for env in settings.only or (PENDULUM, MARKET):
             for budget in BUDGETS:
                 limit = settings.samples if budget == "samples" else settings.cpu_seconds
-                case = {"env": env, "budget": budget, "limit": limit, "seed": seed}
+                case = Case(env, budget, limit, seed)
                 for side, train in ((OURS, train_ours), (THEIRS, peer.train)):
-                    yield Job({**case, "side": side}, partial(_run, train, case))
+                    yield Job({**asdict(case), "side": side}, partial(_run, train, case))
 
 
-def _run(train: Callable[[Record], dict[str, Any]], case: Record) -> dict[str, Any]:
-    return {**train(case), "commit": current_commit(), "date": time.strftime("%Y-%m-%d %H:%M")}
+def _run(train: Callable[[Case], Outcome], case: Case) -> dict[str, object]:
+    return {**asdict(train(case)), "commit": current_commit(), "date": time.strftime("%Y-%m-%d %H:%M")}
 
 
 # ---------------------------------------------------------------------- finrl_pod
@@ -122,7 +124,7 @@ class VectorAccounts:
     action_kind = "direct"
     actions = 0
     members = 1
-    member_ids = (0,)
+    member_ids: tuple[int, ...] = (0,)
     device = torch.device("cpu")
 
     def __init__(self, env: GymVectorEnv) -> None:
@@ -140,9 +142,8 @@ class VectorAccounts:
         if (ends := terminated | truncated).any():
             final = rows.copy()
             final[ends] = np.stack([*step_info["final_obs"][ends]])  # type: ignore[index]
-        flags = (torch.from_numpy(x).unsqueeze(0) for x in (terminated, truncated))
-        rewards = torch.from_numpy(reward.astype(np.float32)).unsqueeze(0)
-        return EnvStep(torch.from_numpy(rows).unsqueeze(0), rewards, *flags, torch.from_numpy(final).unsqueeze(0))
+        arrays = (rows, reward.astype(np.float32), terminated, truncated, final)
+        return EnvStep(*(torch.from_numpy(x).unsqueeze(0) for x in arrays))
 
 
 def our_config(settings: PPOSettings) -> PPOConfig:
@@ -166,27 +167,27 @@ def our_config(settings: PPOSettings) -> PPOConfig:
     )
 
 
-def train_ours(case: Record) -> dict[str, Any]:
-    """Train and score our PPO. case: env, budget, limit and seed."""
-    settings = SETTINGS[case["env"]]
+def train_ours(case: Case) -> Outcome:
+    """Train and score our PPO."""
+    settings = SETTINGS[case.env]
     env: VecEnv
-    if case["env"] == MARKET:
+    if case.env == MARKET:
         # The accounts of both sides decide on all training bars, the default of the view.
         env = VectorAccounts(GymVectorEnv(leaky_market()[0], RULES))
     else:
-        env = GymnasiumVecEnv(f"gym:{case['env']}", envs=settings.envs)
-    learner = Learner(env, our_config(settings), seed=case["seed"], threads=1)
+        env = GymnasiumVecEnv(f"gym:{case.env}", envs=settings.envs)
+    learner = Learner(env, our_config(settings), seed=case.seed, threads=1)
     start = time.process_time()
-    uses_samples = case["budget"] == "samples"
+    uses_samples = case.budget == "samples"
 
     def goes_on(_: Learner, __: Any) -> bool:
-        return uses_samples or time.process_time() - start < case["limit"]
+        return uses_samples or time.process_time() - start < case.limit
 
-    budget = case["limit"] if uses_samples else int(NO_LIMIT)
+    budget = int(case.limit if uses_samples else NO_LIMIT)
     _, seconds = measure_seconds(partial(learner.learn, budget, callback=goes_on))
-    score = market_score(_market_policy(learner)) if case["env"] == MARKET else _mean_return(learner, env)
+    score = market_score(_market_policy(learner)) if case.env == MARKET else _mean_return(learner, env)
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return {**seconds, "steps": learner.samples[0], "score": score, "versions": versions}
+    return Outcome(**seconds, steps=learner.samples[0], score=score, versions=versions)
 
 
 def _market_policy(learner: Learner) -> Act:
@@ -215,13 +216,13 @@ class Peer:
         self._process: subprocess.Popen[str] | None = None
         self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  closed by `close`
 
-    def train(self, case: Record) -> dict[str, Any]:
-        """Train and score. case: env, budget, limit and seed. Raises SetupError if the interpreter cannot do it."""
+    def train(self, case: Case) -> Outcome:
+        """Train and score their PPO. Raises SetupError if the interpreter cannot."""
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(case) + "\n")
+            process.stdin.write(json.dumps(asdict(case)) + "\n")
             process.stdin.flush()
         except BrokenPipeError:
             pass  # the empty line below says so
@@ -231,8 +232,7 @@ class Peer:
             self._errors.seek(0)
             message = (self._errors.read().strip().splitlines() or ["nothing"])[-1]
             raise SetupError(f"--peer {self.python} failed: {message}; {FIX}")
-        result: dict[str, Any] = json.loads(line)
-        return result
+        return Outcome(**json.loads(line))
 
     def close(self) -> None:
         """Let the process end, if there is one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from finrl_pod_envs.gym import GymVectorEnv
 
 from benchmarks.harness.rows import read
-from benchmarks.studies.rllib_cases import MARKET, PENDULUM, SETTINGS, leaky_market, market_score
+from benchmarks.studies.rllib_cases import MARKET, PENDULUM, SETTINGS, Case, Outcome, leaky_market, market_score
 from benchmarks.studies.rllib_study import (
     BUDGETS,
     OURS,
@@ -28,7 +29,7 @@ from finrl_pod.errors import SetupError
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 
-RESULT = {"score": 0.5, "steps": 8, "cpu_seconds": 1.0, "seconds": 2.0}
+RESULT = Outcome(seconds=2.0, cpu_seconds=1.0, steps=8, score=0.5, versions={"ray": "2.60.0"})
 
 
 def interpreter(path: Path, text: str) -> str:
@@ -79,7 +80,7 @@ def test_reading_the_leak_earns_nearly_all_of_the_oracle() -> None:
 
 def test_finished_trainings_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.studies.rllib_study.train_ours", lambda _: RESULT)
-    peer = interpreter(tmp_path / "peer", f"while read case; do echo '{json.dumps(RESULT)}'; done")
+    peer = interpreter(tmp_path / "peer", f"while read case; do echo '{json.dumps(asdict(RESULT))}'; done")
     settings = RLlibSettings(seeds=2, peer=peer, results=tmp_path / "rllib.jsonl")
     rows = rllib_rows(settings)
     records = read(settings.results)
@@ -99,14 +100,14 @@ def test_an_interpreter_without_rllib_is_an_error_that_says_how_to_make_it(
     for path in (interpreter(tmp_path / "peer", text), str(tmp_path / "missing")):
         peer = Peer(path)
         with pytest.raises(SetupError) as failure:
-            peer.train({"env": MARKET})
+            peer.train(Case(MARKET, "cpu", 1.0, 0))
         peer.close()
         assert "make rllib" in str(failure.value)
         assert message in str(failure.value) or "missing" in path
 
 
 def record(env: str, budget: str, side: str, seed: int, score: float) -> dict[str, Any]:
-    return {**RESULT, "env": env, "budget": budget, "side": side, "seed": seed, "score": score}
+    return {**asdict(RESULT), "env": env, "budget": budget, "side": side, "seed": seed, "score": score}
 
 
 def test_rows_compare_the_sides_of_each_budget() -> None:
