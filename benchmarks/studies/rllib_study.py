@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -221,11 +221,9 @@ class Peer:
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
-        try:
+        with suppress(BrokenPipeError):  # then the answer is empty
             process.stdin.write(json.dumps(asdict(case)) + "\n")
             process.stdin.flush()
-        except BrokenPipeError:
-            pass  # the empty line below says so
         line = process.stdout.readline()
         if not line:
             process.wait()
