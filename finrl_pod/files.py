@@ -204,11 +204,11 @@ def other_folder(path: Path) -> str | None:
     if not (path / "config.json").is_file():
         return None
     values = read_json(path / "config.json")
+    if isinstance(values, dict) and isinstance(values.get("market"), dict):
+        return f"{path} is a run of train --market, without prices; its scores are in {path / 'result.json'}"
     if isinstance(values, dict) and isinstance(values.get("env"), str):
         return (
             f"{path} is a run of train --env on {values['env']}, without prices; test its agents with finrl-pod "
             f"evaluate {shlex.quote(str(path))}, or watch them with finrl-pod play {shlex.quote(str(path))}"
         )
-    if isinstance(values, dict) and isinstance(values.get("market"), dict | str):
-        return f"{path} is a run of train --market, without prices; its scores are in {path / 'result.json'}"
     return None

@@ -71,11 +71,25 @@ class CentralCriticVecEnv(VecEnv, Protocol):
     critic_only: int
 
 
+@runtime_checkable
+class JointVecEnv(CentralCriticVecEnv, Protocol):
+    """A VecEnv of the agents of markets: each market has M agents, and its step needs an action of each.
+
+    agents: M, 0 if each environment has an agent of its own. is_shared: whether one network acts for all agents. The
+    agents of a market are then the environments e M to e M + M - 1 of one member, else environment e of the members p M
+    to p M + M - 1.
+    """
+
+    agents: int
+    is_shared: bool
+
+
+@runtime_checkable
 class MultiAgentVecEnv(Protocol):
     """P x E markets in each of which M agents act at once. `rl.multi_agent.views` presents them as VecEnvs.
 
-    agents: M. observation_size: S, numbers that an agent observes. state_size: C, numbers of the whole state.
-    action_size: D, of actions in [-1, 1]. members, envs, member_ids, device: attributes of VecEnv.
+    agents: M. observation_size: S, numbers that an agent observes. state_size: C, numbers of the whole state. members,
+    envs, member_ids, action_size, action_kind, actions, device: attributes of VecEnv, equal for all agents.
     """
 
     members: int
@@ -85,6 +99,8 @@ class MultiAgentVecEnv(Protocol):
     observation_size: int
     state_size: int
     action_size: int
+    action_kind: str
+    actions: int
     device: torch.device
 
     def reset(self, seed: int) -> JointObservation:
@@ -92,6 +108,17 @@ class MultiAgentVecEnv(Protocol):
 
     def step(self, action: Tensor) -> JointStep:
         """Step all markets by `action` [P, E, M, D]; finished ones are reset in the same call."""
+
+
+@runtime_checkable
+class ResumableMultiAgentVecEnv(MultiAgentVecEnv, Protocol):
+    """A MultiAgentVecEnv whose episodes can be saved and continued exactly."""
+
+    def checkpoint(self) -> Mapping[str, Tensor]:
+        """State of all episodes: name -> tensor."""
+
+    def resume(self, state: Mapping[str, Tensor]) -> JointObservation:
+        """Restore a state of `checkpoint` after `reset` with the same seed; returns the current observation."""
 
 
 @runtime_checkable

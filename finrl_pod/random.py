@@ -113,6 +113,16 @@ class MemberGenerators:
         self.members = list(members)
         self._device = members[0].device
 
+    @property
+    def state(self) -> torch.Tensor:
+        """State of all members: [P, bytes] uint8."""
+        return torch.stack([g.get_state() for g in self.members])
+
+    @state.setter
+    def state(self, state: torch.Tensor) -> None:
+        for g, row in zip(self.members, state, strict=True):
+            g.set_state(row.clone())  # a view would be read from the start of its storage
+
     def normal(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
         numbers = [torch.randn(shape, generator=g, dtype=dtype, device=self._device) for g in self.members]
         return torch.stack(numbers, dim)

@@ -120,7 +120,7 @@ class EnvStep(NamedTuple):
     observation: the next one, after auto-reset; final_observation: the one before the reset, equal elsewhere.
     reward: float. terminated: bool, the task ended (ruin on a market). truncated: bool, a limit of time was reached.
     Of markets only, elsewhere a single 0: equity: currency, at the close of the reached bar, before a reset. turnover:
-    value traded, both sides, over equity, per bar. cost: currency.
+    value traded, both sides, over equity, per bar. cost: currency. Of many agents only: idle: see `JointStep`.
     """
 
     observation: Any
@@ -131,6 +131,7 @@ class EnvStep(NamedTuple):
     equity: Tensor = NOTHING
     turnover: Tensor = NOTHING
     cost: Tensor = NOTHING
+    idle: Tensor = NOTHING
 
 
 class JointObservation(NamedTuple):
@@ -148,8 +149,10 @@ class JointStep(NamedTuple):
     """Outcome of a step of a market with M agents.
 
     observation: the next one, after auto-reset; final_observation: the one before the reset, equal elsewhere.
-    reward: [P, E, M] float, an objective in units stated by the environment. terminated, truncated: [P, E] bool, the
-    same for all agents. profit: [P, E, M] float, currency, realised in the step, the noise of prices included.
+    reward: [P, E, M] float, an objective in units stated by the environment. terminated, truncated: [P, E, M] bool.
+    profit: [P, E, M] float, currency, realised in the step, the noise of prices included; of markets only.
+    idle: [P, E, M] bool, agents without a part in the step, as they ended before the others: their rewards are 0, their
+    actions are not used, and each such step is terminated; a single 0 if all agents end together.
     """
 
     observation: JointObservation
@@ -157,7 +160,8 @@ class JointStep(NamedTuple):
     terminated: Tensor
     truncated: Tensor
     final_observation: JointObservation
-    profit: Tensor
+    profit: Tensor = NOTHING
+    idle: Tensor = NOTHING
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from finrl_pod.settings.algorithm_configs import (
     SHACConfig,
     TD3Config,
 )
+from finrl_pod.settings.multi_agent import MADDPGConfig
 from finrl_pod.user_files import check_name, closest_part, custom_object, unpinned
 
 
@@ -160,6 +161,17 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = {
 }
 
 
+# Of the agents of one market together: `train --many` and `--market` know it, other environments have one agent.
+MADDPG = AlgorithmInfo(
+    "maddpg",
+    "multi-agent DDPG: critics read the state and the actions of all agents",
+    "Lowe et al. 2017, arXiv:1706.02275",
+    "off-policy",
+    "continuous",
+    MADDPGConfig,
+)
+
+
 def algorithm_class(name: str) -> Any | None:
     """Class of an algorithm that is not built in: registered, file.py:Class, or package.module:Class.
 
@@ -190,6 +202,8 @@ def algorithm_info(name: str) -> AlgorithmInfo:
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]
+    if name == MADDPG.name:
+        return MADDPG
     custom_class = algorithm_class(name)
     if custom_class is None:
         raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from finrl_pod.settings.algorithm_configs import DDPGConfig
+from finrl_pod.settings.algorithm_configs import ActorCriticConfig, DDPGConfig
 from finrl_pod.settings.constraints import (
     FINITE,
     FRACTION,
@@ -90,23 +90,16 @@ class MakingMarketConfig:
 
 
 @dataclass(frozen=True)
-class MADDPGConfig:
-    """Multi-agent deep deterministic policy gradient (Lowe et al. 2017); its networks are none of a policy."""
+class MADDPGConfig(ActorCriticConfig):
+    """Multi-agent deep deterministic policy gradient (Lowe et al. 2017). Samples of a shared network are of agents."""
 
-    hidden: tuple[int, ...] = setting_of(DDPGConfig, "hidden", (32, 32))
-    weight_decay: float = setting_of(DDPGConfig, "weight_decay", 0.0)
-    learning_rate_schedule: Literal["constant", "linear"] = setting_of(DDPGConfig, "learning_rate_schedule", "linear")
-    learning_rate: float = setting_of(DDPGConfig, "learning_rate", 1e-3)
-    gamma: float = setting_of(DDPGConfig, "gamma", 1.0)
-    horizon: int = setting_of(DDPGConfig, "horizon", 1)
-    gradient_steps: int = setting_of(DDPGConfig, "gradient_steps", 4)
-    batch_size: int = setting_of(DDPGConfig, "batch_size", 256)
-    buffer_size: int = setting_of(DDPGConfig, "buffer_size", 100_000)
-    learning_starts: int = setting_of(DDPGConfig, "learning_starts", 5_000)
-    scale_rewards: bool = setting_of(DDPGConfig, "scale_rewards", True)
-    tau: float = setting_of(DDPGConfig, "tau", 0.01)
-    max_grad_norm: float = setting_of(DDPGConfig, "max_grad_norm", 10.0)
+    algorithm: Literal["maddpg"] = "maddpg"
+    policy: str = "mlp"
+    gamma: float = 1.0
+    gradient_steps: int = 4
+    tau: float = 0.01
+    critics: int = 1
     exploration_noise: float = setting_of(DDPGConfig, "exploration_noise", 0.1)
 
 
-MULTI_AGENT_MARKETS = {"execution": ExecutionMarketConfig, "making": MakingMarketConfig}
+MarketConfig = ExecutionMarketConfig | MakingMarketConfig

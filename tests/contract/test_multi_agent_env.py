@@ -10,7 +10,7 @@ import torch
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 from finrl_pod_envs.multi_agent.making import MakingMarket
 
-from finrl_pod.protocols import CentralCriticVecEnv, MultiAgentVecEnv, VecEnv
+from finrl_pod.protocols import CentralCriticVecEnv, JointVecEnv, MultiAgentVecEnv, ResumableMultiAgentVecEnv, VecEnv
 from finrl_pod.rl.multi_agent.views import AgentsView
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MakingMarketConfig
 from finrl_pod.types import JointObservation, JointStep
@@ -64,7 +64,7 @@ def test_shapes_dtypes_and_finite_numbers(market: MultiAgentVecEnv) -> None:
         for x in (out.reward, out.profit):
             assert x.shape == (P, E, market.agents)
             assert torch.isfinite(x).all()
-        assert out.terminated.shape == out.truncated.shape == (P, E)
+        assert out.terminated.shape == out.truncated.shape == (P, E, market.agents)
         assert out.terminated.dtype == out.truncated.dtype == torch.bool
 
 
@@ -85,6 +85,21 @@ def test_episodes_end_and_restart_in_the_same_step(market: MultiAgentVecEnv) -> 
     assert ended >= 2 * P * E
 
 
+def test_continued_episodes_are_the_same(market: MultiAgentVecEnv) -> None:
+    assert isinstance(market, ResumableMultiAgentVecEnv)
+    first = run(market, 3, 6)
+    run(market, 3, 3)
+    state = {name: x.clone() for name, x in market.checkpoint().items()}
+    run(market, 5)
+    market.reset(3)
+    assert all(map(torch.equal, market.resume(state), first[2].observation))
+    stream = torch.Generator().manual_seed(1)
+    actions = [torch.rand((P, E, market.agents, market.action_size), generator=stream) * 2 - 1 for _ in range(6)]
+    for action, expected in zip(actions[3:], first[3:], strict=True):
+        out = market.step(action)
+        assert all(torch.equal(x, y) for x, y in zip(tensors(out), tensors(expected), strict=True))
+
+
 def test_extreme_and_invalid_actions_are_survived(market: MultiAgentVecEnv) -> None:
     market.reset(0)
     for value in (1e9, -1e9, float("nan"), float("inf")):
@@ -98,6 +113,7 @@ def test_views_are_vec_envs_with_the_same_numbers(market: MultiAgentVecEnv, shar
     view = AgentsView(market, shared=shared, central=central)
     assert isinstance(view, VecEnv)
     assert isinstance(view, CentralCriticVecEnv)
+    assert isinstance(view, JointVecEnv)
     assert (view.critic_only > 0) is central
     m = market.agents
     assert (view.members, view.envs) == ((P, E * m) if shared else (P * m, E))
@@ -110,7 +126,7 @@ def test_views_are_vec_envs_with_the_same_numbers(market: MultiAgentVecEnv, shar
         assert torch.equal(view.joint(view.by_agent(action)), action)
         out = view.step(view.by_agent(action))
         assert torch.equal(view.joint(out.reward), expected.reward)
-        assert torch.equal(view.joint(out.terminated), expected.terminated.unsqueeze(-1).expand(P, E, m))
+        assert torch.equal(view.joint(out.terminated), expected.terminated)
         own, state = out.observation.split(
             [market.observation_size, view.observation_size - market.observation_size], -1
         )

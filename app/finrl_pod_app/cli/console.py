@@ -116,7 +116,7 @@ def show_environment_evaluation(found: Mapping[str, Any]) -> None:
 
 def show_market_training(result: Mapping[str, Any]) -> None:
     """Print the result of `train --market`, from the contents of result.json."""
-    lines = [f"{result['algorithm']} on {result['market']}: {result['samples']:,} steps in {result['seconds']:.0f} s."]
+    lines = [f"{result['algorithm']} on {result['env']}: {result['steps']:,} steps in {result['seconds']:.0f} s."]
     if (excess := result.get("excess_cost")) is not None:
         lines.append(f"Cost + risk over the optimum or equilibrium: {excess:+z.2%}")
     if (share := result.get("share_of_optimum")) is not None:

@@ -54,8 +54,8 @@ WITHOUT_CONFIG = ("--env", "--market")
 MODES = {  # what an option of `train` is valid with; others are always
     "data": ONLY_CONFIG, "cost_bps": ONLY_CONFIG, "dry_run": ONLY_CONFIG, "no_test": ONLY_CONFIG,
     "algorithm": WITHOUT_CONFIG, "steps": WITHOUT_CONFIG, "envs": WITHOUT_CONFIG, "threads": WITHOUT_CONFIG,
-    "env_arg": ONLY_ENV, "workers": ONLY_ENV, "members": ONLY_ENV, "pipeline": ONLY_ENV, "worker_timeout": ONLY_ENV,
-    "save_every": ONLY_ENV, "log": ONLY_ENV, "evaluate": ONLY_ENV, "resume": ("a config file", "--env"),
+    "save_every": WITHOUT_CONFIG, "env_arg": ONLY_ENV, "many": ONLY_ENV, "workers": ONLY_ENV, "members": ONLY_ENV,
+    "pipeline": ONLY_ENV, "worker_timeout": ONLY_ENV, "log": ONLY_ENV, "evaluate": ONLY_ENV,
 }  # fmt: skip
 
 
@@ -141,6 +141,10 @@ def train(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="With --env: argument of the environment, e.g. size=3. Repeatable."),
     ] = None,
+    many: Annotated[
+        bool,
+        typer.Option("--many", help="With --env FILE.py:CLASS: train all agents of a PettingZoo or batched market."),
+    ] = False,
     market: Annotated[
         str | None,
         typer.Option(metavar="execution|competition|making|desk", help="Train agents that trade in one market."),
@@ -148,8 +152,8 @@ def train(
     algorithm: Annotated[
         str | None,
         typer.Option(
-            help="With --env: algorithm; default: sac, or dqn for discrete actions. With --market: ippo, mappo, maddpg "
-            "or league."
+            help="With --env: algorithm; default: sac, or dqn for discrete actions. With --many: ippo, mappo (default) "
+            "or maddpg. With --market: also league."
         ),
     ] = None,
     steps: Annotated[
@@ -178,7 +182,7 @@ def train(
     worker_timeout: Annotated[
         float, typer.Option(help="With --env: seconds before an unresponsive worker is restarted.")
     ] = 60.0,
-    save_every: Annotated[float, typer.Option(help="With --env: seconds between saves.")] = 60.0,
+    save_every: Annotated[float, typer.Option(help="With --env, --market: seconds between saves.")] = 60.0,
     log: Annotated[
         Literal["tensorboard"] | None, typer.Option(help="With --env: also log learning curves into OUT/logs.")
     ] = None,
@@ -199,6 +203,8 @@ def train(
 
     On a market the agent trains through all generations and is then tested like a champion: a look at the test period,
     unless --no-test leaves it unseen.
+
+    All agents of one environment: finrl-pod train --env auction.py:Auction --many --algorithm mappo --out runs/auction
     """
     from finrl_pod.errors import InputError
 
@@ -211,17 +217,14 @@ def train(
         if source is not None and source.name == "COMMANDLINE" and mode not in MODES.get(name, (mode,)):
             raise InputError(f"{parameter.opts[0]} is only valid with {' or '.join(MODES[name])}, got {mode}")
     if market is not None:
-        import torch
-
-        from finrl_pod.native.device import restored_threads
         from finrl_pod_app.cli import console
         from finrl_pod_app.multi_agent.training import MarketTraining, train_market
 
-        market_training = MarketTraining(market, algorithm, steps, envs, setting or (), seed or 0)
-        with restored_threads():
-            torch.set_num_threads(max(1, threads))
-            document = train_market(market_training, run_folder(out, Path(market), resume=False))
-        print_result(document, console.show_market_training, as_json=as_json)
+        market_training = MarketTraining(market, algorithm, steps, envs, setting or (), seed or 0, threads)
+        folder = run_folder(out, Path(market), resume=resume)
+        with console.progress_display(quiet=as_json) as progress:
+            scored = train_market(market_training, folder, resume=resume, save_seconds=save_every, progress=progress)
+        print_result(scored.to_dict(), console.show_market_training, as_json=as_json)
     elif config is not None:
         run_config = _with_overrides(config, data, cost_bps, setting, seed)
         # One agent, whatever [tournament] and [[cohorts]] say.
@@ -237,10 +240,9 @@ def train(
         folder = run_folder(out, config, resume=resume)
         _run_tournament(single, folder, resume=resume, device=device, as_json=as_json, test=not no_test)
     elif env is not None:
-        if pipeline == "async" and (resume or log):
-            raise InputError(
-                f"{'--resume' if resume else '--log'} needs --pipeline sync, got async; leave out one of them"
-            )
+        if pipeline == "async" and (resume or log or many):
+            option = "--resume" if resume else "--log" if log else "--many"
+            raise InputError(f"{option} needs --pipeline sync, got async; leave out one of them")
         from finrl_pod.user_files import check_file_defines, is_file_reference, pin, stdout_to_stderr
 
         folder_name = Path(env.replace(":", "-").replace("/", "-").replace(".py", ""))
@@ -250,13 +252,22 @@ def train(
         from finrl_pod_app.cli import console
         from finrl_pod_app.environment_training import config as settings
         from finrl_pod_app.environment_training import training
+        from finrl_pod_app.environment_training.environments import algorithm_of_many
+        from finrl_pod_app.environment_training.folder import RunFolder
 
+        folder = run_folder(out, folder_name, resume=resume)
+        saved_agent = RunFolder(folder).config().agent if resume else None
         steps = 100_000 if steps is None else steps
         if envs is None:
             envs = settings.default_envs(env, workers)
         env_args = tuple(env_arg or ())
+        joint_algorithm = algorithm_of_many(algorithm) if many else None
+        if joint_algorithm is not None:
+            algorithm = "maddpg" if joint_algorithm == "maddpg" else "ppo"
         algorithm = algorithm or settings.default_algorithm(env, env_args)
-        agent = settings.agent_config(algorithm, setting or (), steps=max(steps, 1), envs=max(envs, 1))
+        agent = settings.agent_config(
+            algorithm, setting or (), steps=max(steps, 1), envs=max(envs, 1), saved=saved_agent
+        )
         training_config = settings.TrainingConfig(
             env=env,
             env_args=env_args,
@@ -270,8 +281,8 @@ def train(
             worker_timeout=worker_timeout,
             pipeline=pipeline,
             device="cuda" if device == "cuda" else "cpu",
+            many=joint_algorithm,
         )
-        folder = run_folder(out, folder_name, resume=resume)
         with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
             if pipeline == "async":
                 result = training.train_async(training_config, folder, evaluation=evaluate, progress=progress)

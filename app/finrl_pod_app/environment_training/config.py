@@ -12,12 +12,16 @@ from finrl_pod_envs.custom.loader import load_env
 from finrl_pod_envs.gymnasium_pool.drivers import check_pool
 from finrl_pod_envs.gymnasium_pool.env import WORKER_SECONDS, GymnasiumVecEnv
 from finrl_pod_envs.gymnasium_pool.lanes import PREFIX, is_gymnasium
+from finrl_pod_envs.gymnasium_pool.parallel_lanes import is_parallel
 
 from finrl_pod import user_files
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.rl.multi_agent.training import MultiAgentAlgorithm
 from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, OffPolicyConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_info
+from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MakingMarketConfig, MarketConfig
 from finrl_pod.settings.run import MAX_SEED, parse
+from finrl_pod.settings.toml import build_record
 from finrl_pod_app.setup.doctor import pick_device
 from finrl_pod_app.setup.output_folder import JsonRecord
 from finrl_pod_app.setup.overrides import parse_assignment, parse_setting
@@ -60,6 +64,8 @@ def open_env(
     """
     values = env_arguments(arguments)
     if is_custom(name) and not is_gymnasium(name):
+        if is_parallel(name):
+            raise ConfigError(f"{user_files.unpinned(name)} has several agents; add --many to train them all")
         return record_episodes(load_env(name, envs=envs, members=members, device=device, **values))
     return GymnasiumVecEnv(
         name, envs=envs, members=members, workers=workers, seconds=seconds, device=device, arguments=values
@@ -73,17 +79,19 @@ def env_arguments(lines: Sequence[str]) -> dict[str, Any]:
 
 def default_envs(name: str, workers: int) -> int:
     """Environments per member: one per worker, or a batch of a class that steps them all. Raises as `is_gymnasium`."""
-    return CUSTOM_ENVS if is_custom(name) and not is_gymnasium(name) else workers or 1
+    return CUSTOM_ENVS if is_custom(name) and not is_gymnasium(name) and not is_parallel(name) else workers or 1
 
 
 @dataclass(frozen=True)
 class TrainingConfig(JsonRecord):
     """All settings of a run.
 
-    env: "gym:NAME" or "file.py:Class". env_args: its arguments as name=value. steps: environment steps per member.
-    envs: environments per member. workers: processes that step Gymnasium environments, 0 for this one. pipeline: "sync"
-    alternates collecting and learning and is reproducible, "async" does both at the same time. device: where networks,
-    updates and environments from a file run; Gymnasium environments are stepped on the CPU.
+    env: "gym:NAME", "file.py:Class" or the name of a built-in market, whose settings `market` has. many: algorithm of
+    all agents of one environment; None for environments of one agent. is_shared: one network for all agents. env_args:
+    arguments of the environment as name=value. steps: environment steps per member. envs: environments per member.
+    workers: processes that step Gymnasium environments, 0 for this one. pipeline: "sync" alternates collecting and
+    learning and is reproducible, "async" does both at the same time. device: where networks, updates and environments
+    from a file run; Gymnasium environments are stepped on the CPU.
     """
 
     env: str
@@ -98,6 +106,14 @@ class TrainingConfig(JsonRecord):
     worker_timeout: float = 60.0
     pipeline: Literal["sync", "async"] = "sync"
     device: Literal["cpu", "cuda"] = "cpu"
+    many: MultiAgentAlgorithm | None = None
+    is_shared: bool = False
+    market: MarketConfig | None = None
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the algorithm for messages."""
+        return self.many or user_files.unpinned(self.agent.algorithm)
 
 
 def config_from_dict(values: Mapping[str, Any]) -> TrainingConfig:
@@ -105,18 +121,27 @@ def config_from_dict(values: Mapping[str, Any]) -> TrainingConfig:
     if missing := {"env", "agent", "steps"} - values.keys():
         raise RunError(f"config.json has no {min(missing)!r}, so it is not a run of train --env; name another folder")
     agent = parse({"agent": values["agent"]}, "config.json").agent
-    fields = {field.name for field in dataclasses.fields(TrainingConfig)} - {"agent"}
+    fields = {field.name for field in dataclasses.fields(TrainingConfig)} - {"agent", "market"}
     known = {name: values[name] for name in fields & values.keys()}
-    return TrainingConfig(agent=agent, **{**known, "env_args": tuple(values.get("env_args", ()))})
+    market: MarketConfig | None = None
+    if isinstance(market_values := values.get("market"), dict):
+        record = MakingMarketConfig if "makers" in market_values else ExecutionMarketConfig
+        market = build_record(record, market_values, "config.json", section_name="market")
+    return TrainingConfig(agent=agent, market=market, **{**known, "env_args": tuple(values.get("env_args", ()))})
 
 
-def agent_config(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) -> AgentConfig:
+def agent_config(
+    algorithm: str, settings: Sequence[str], *, steps: int, envs: int, saved: AgentConfig | None = None
+) -> AgentConfig:
     """Default settings of an algorithm for environments without a market, with overrides.
 
-    settings: overrides as `name=value` in TOML notation. Raises ConfigError for unknown algorithms and settings.
+    settings: overrides as `name=value` in TOML notation. saved: settings of a run to continue, in place of the
+    defaults, which depend on `steps`. Raises ConfigError for unknown algorithms and settings.
     """
     parse({"agent": {"algorithm": algorithm}}, "--algorithm")
     overrides = dict(map(parse_setting, settings))
+    if saved is not None and saved.algorithm == algorithm:
+        return parse({"agent": {**dataclasses.asdict(saved), **overrides}}, "--set").agent
     horizon = overrides["horizon"] if isinstance(overrides.get("horizon"), int) else None
     defaults = default_settings(algorithm, steps=steps, envs=envs, horizon=horizon)
     return parse({"agent": {"algorithm": algorithm, **defaults, **overrides}}, "--set").agent
@@ -176,9 +201,11 @@ def check(config: TrainingConfig) -> None:
     ):  # fmt: skip
         if value < minimum:
             raise ConfigError(f"{flag} must be at least {minimum}, got {value}")
+    if config.many is not None and config.members > 1:
+        raise ConfigError(f"--members is of environments with one agent, got {config.members} with many; omit it")
     if config.seed > MAX_SEED:
         raise ConfigError(f"--seed must be at most {MAX_SEED}, got {config.seed}")
-    if is_custom(config.env) and config.workers:
+    if config.market is None and is_custom(config.env) and config.workers:
         raise ConfigError(
             f"--workers is only valid with gym:NAME, got {user_files.unpinned(config.env)}; set --envs, or register an "
             "environment of Gymnasium and name it gym:MODULE:NAME"

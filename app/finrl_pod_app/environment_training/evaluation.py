@@ -16,7 +16,8 @@ from finrl_pod.files import to_plain
 from finrl_pod.random import key
 from finrl_pod.rl.experience import EpisodeReturns, episode_returns
 from finrl_pod.types import Tensor
-from finrl_pod_app.environment_training.config import TrainingConfig, open_env
+from finrl_pod_app.environment_training.config import TrainingConfig
+from finrl_pod_app.environment_training.environments import acting_env
 from finrl_pod_app.setup.output_folder import JsonRecord
 
 LAST = 100  # episodes per score, as in the leaderboards of Gymnasium
@@ -38,7 +39,7 @@ class EnsembleReturns:
 
 @dataclass(frozen=True)
 class EvaluationResult(JsonRecord):
-    """Mean and standard deviation of the returns of each member, None if undefined.
+    """Mean and standard deviation of the returns of each member or agent of many, None if undefined.
 
     cut: number of episodes without an end, each of `MAX_STEPS`. ensemble: None for a single member.
     """
@@ -131,11 +132,8 @@ def ensemble_decision(act: Act, members: int) -> Act:
 def _returns(act: Act, config: TrainingConfig, episodes: int, is_stopped: Callable[[], object]) -> EpisodeReturns:
     """Returns of the episodes, [P, episodes] each."""
     total = config.members * episodes
-    workers = max((n for n in range(1, config.workers + 1) if total % n == 0), default=None)
-    env = open_env(
-        config.env, envs=episodes, members=range(config.members), workers=workers, seconds=config.worker_timeout,
-        device=config.device, arguments=config.env_args,
-    )  # fmt: skip
+    workers = max((n for n in range(1, config.workers + 1) if total % n == 0), default=0)
+    env = acting_env(config, envs=episodes, workers=workers)
 
     def check_for_stop() -> None:
         if is_stopped():

@@ -1,6 +1,6 @@
-"""Folder of a run: config.json, checkpoints while training, weights and result at the end.
+"""Folder of a run: config.json, checkpoints, weights and result at the end.
 
-Replay items are saved in segments, each written once. state.json is replaced atomically last and lists the files that
+Replay items are saved in segments, each written once. checkpoint.json is replaced atomically last and lists the files that
 belong together, so a kill at any moment leaves the previous checkpoint intact.
 """
 
@@ -26,7 +26,7 @@ from finrl_pod_app.setup.output_folder import JsonRecord
 
 Record = TypeVar("Record")
 CONFIG = "config.json"
-STATE = "state.json"
+STATE = "checkpoint.json"
 RESULT = "result.json"
 WEIGHTS = "weights.safetensors"
 SLOT = "slot."
@@ -43,7 +43,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Checkpoint(JsonRecord):
-    """Contents of state.json. losses: lost workers. saves: number of this one. written: replay items ever saved."""
+    """Contents of checkpoint.json. losses: lost workers. saves: number of this one. written: replay items ever saved."""
 
     scores: Scores
     seconds: float
@@ -86,6 +86,30 @@ class TrainingResult(JsonRecord):
     pipeline: PipelineSummary | None = None
 
 
+@dataclass(frozen=True)
+class MarketScores:
+    """Exact scores of greedy decisions on a built-in market, None where they are undefined.
+
+    Execution: excess_cost over optimum or equilibrium, holdings of the first market [M, N + 1], best_response_gain of
+    each agent. Making: share_of_optimum among noise traders, spread, bid and ask of the start at each inventory, and
+    the share of time visited at each.
+    """
+
+    excess_cost: float | None = None
+    holdings: list[list[float]] | None = None
+    best_response_gain: list[float] | None = None
+    share_of_optimum: float | None = None
+    spread: float | None = None
+    bid: list[float] | None = None
+    ask: list[float] | None = None
+    visited: list[float] | None = None
+
+
+@dataclass(frozen=True)
+class MarketResult(MarketScores, TrainingResult):
+    """Contents of result.json of a run on a built-in market."""
+
+
 class RunFolder:
     """The folder of one training run: config, checkpoints, result. item_count: replay items ever saved."""
 
@@ -95,10 +119,19 @@ class RunFolder:
         self._segments: tuple[Segment, ...] = ()
         self._saves = 0
 
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether the run can be continued."""
+        return (self.path / STATE).exists()
+
     def create(self, config: TrainingConfig) -> None:
         """Start a new run. Raises RunError if the folder has one already."""
         if (self.path / CONFIG).exists():
             raise RunError(f"{self.path} already holds a run; add --resume to continue it, or name another folder")
+        self.write_config(config)
+
+    def write_config(self, config: TrainingConfig) -> None:
+        """Write the config, with the files that it names."""
         values = {**config.to_dict(), "version": __version__}
         write_kept_files(self.path / FOLDER, values)
         write_json(self.path / CONFIG, values)
@@ -114,9 +147,9 @@ class RunFolder:
         keep_folder(self.path / FOLDER)
         return config_from_dict(values)
 
-    def result(self) -> TrainingResult | None:
+    def result(self, kind: type[TrainingResult] = TrainingResult) -> TrainingResult | None:
         """Result of a finished run, else None."""
-        return _read_record(self.path / RESULT, TrainingResult) if (self.path / RESULT).exists() else None
+        return _read_record(self.path / RESULT, kind) if (self.path / RESULT).exists() else None
 
     def save(self, tensors: Mapping[str, Tensor], scores: Scores, seconds: float, losses: int, capacity: int) -> None:
         """Save a checkpoint. tensors: with the replay items since `item_count`. capacity: items of a replay buffer."""
@@ -137,7 +170,7 @@ class RunFolder:
 
     def load(self, capacity: int) -> tuple[dict[str, Tensor], Checkpoint] | None:
         """Last checkpoint with all its tensors. None if nothing was saved yet."""
-        if not (self.path / STATE).exists():
+        if not self.has_checkpoint:
             return None
         state = _read_record(self.path / STATE, Checkpoint)
         tensors = load_tensors(self.path / state.learner)
@@ -150,11 +183,9 @@ class RunFolder:
         return tensors, state
 
     def finish(self, weights: Mapping[str, Tensor], result: TrainingResult) -> None:
-        """Save weights and result, and remove the checkpoint."""
+        """Save weights and result; the checkpoint stays, so that the run can be continued with more steps."""
         save_tensors(self.path / WEIGHTS, weights)
         write_json(self.path / RESULT, result.to_dict())
-        (self.path / STATE).unlink(missing_ok=True)
-        self._delete_old_files(set())
 
     def _delete_old_files(self, keep: set[str]) -> None:
         for kind in ("replay", "learner"):

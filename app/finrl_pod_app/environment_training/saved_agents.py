@@ -34,7 +34,8 @@ from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.optimisation.normalisation import MEAN, VARIANCE
 from finrl_pod.tournament.snapshots import load_tensors
 from finrl_pod.types import Tensor
-from finrl_pod_app.environment_training.config import TrainingConfig, env_arguments, open_env
+from finrl_pod_app.environment_training.config import TrainingConfig, env_arguments
+from finrl_pod_app.environment_training.environments import acting_env
 from finrl_pod_app.environment_training.evaluation import ensemble_decision
 from finrl_pod_app.environment_training.folder import CONFIG, WEIGHTS, RunFolder
 
@@ -50,12 +51,20 @@ MAX_FRAMES = 3_000  # of a picture: 100 seconds at 30 frames a second
 
 @dataclass(frozen=True, eq=False)
 class SavedAgents:
-    """The P members of a run. weights: name -> [P, ...] on the CPU; spec: sizes of observations S and actions D."""
+    """The P members of a run, or the agents of one market. spec: sizes of observations S and actions D.
+
+    weights: name -> [P, ...] on the CPU.
+    """
 
     config: TrainingConfig
     spec: PolicySpec
     actor: Actor
     weights: Mapping[str, Tensor]
+
+    @property
+    def count(self) -> int:
+        """P."""
+        return len(next(iter(self.weights.values())))
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
@@ -63,7 +72,7 @@ class SavedAgents:
 
         Each member acts on its own rows. Raises RuntimeError for other shapes.
         """
-        members = self.config.members
+        members = self.count
         rows = observation.to(network_dtype(self.weights)).reshape(members, 1, -1, self.spec.features)
         table = rows.new_zeros(members, 1, 0, 0)  # no features: there are no assets
         action = self.actor.action(self.weights, table, rows, None)
@@ -71,8 +80,8 @@ class SavedAgents:
 
     def member(self, p: int) -> SavedAgents:
         """One member by itself. Raises RunError for a number that the run does not have."""
-        if not 0 <= p < self.config.members:
-            raise RunError(f"the run has the members 0 to {self.config.members - 1}, got {p}")
+        if not 0 <= p < self.count:
+            raise RunError(f"the run has the members 0 to {self.count - 1}, got {p}")
         weights = {name: x[p : p + 1] for name, x in self.weights.items()}
         return SavedAgents(dataclasses.replace(self.config, members=1), self.spec, self.actor, weights)
 
@@ -91,14 +100,13 @@ def load_agents(run: str | Path) -> SavedAgents:
         raise RunError(f"the run in {path} is not finished; continue it with the command that began it and --resume")
     tensors = load_tensors(path / WEIGHTS)
     names = [name.removeprefix("0.") for name in tensors if name.startswith("0.")]
-    weights = {name: torch.stack([tensors[f"{p}.{name}"] for p in range(config.members)]) for name in names}
-    with contextlib.closing(
-        open_env(config.env, envs=1, members=range(config.members), arguments=config.env_args)
-    ) as env:
+    count = len(tensors) // max(len(names), 1)
+    weights = {name: torch.stack([tensors[f"{p}.{name}"] for p in range(count)]) for name in names}
+    with contextlib.closing(acting_env(config, envs=1)) as env:
         spec = spec_of(env, config.agent)
     agents = SavedAgents(config, spec, make_actor(config.agent.algorithm, spec), weights)
     try:
-        agents.act(torch.zeros(config.members, 1, spec.features))
+        agents.act(torch.zeros(count, 1, spec.features))
     except (RuntimeError, KeyError):
         raise RunError(
             f"the weights in {path / WEIGHTS} do not fit {config.env} with {spec.features} observations and "
@@ -140,7 +148,7 @@ def play(
     if picture is not None:
         from PIL import Image  # before the episodes: not all installations have it
     name = agents.config.env
-    if not is_gymnasium(name):
+    if agents.config.many is not None or not is_gymnasium(name):
         raise InputError(f"play shows Gymnasium environments, got {name}; finrl-pod evaluate tests its agents")
     arguments = env_arguments(agents.config.env_args)
     mode = _render_mode(name, arguments, picture)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,31 @@ from finrl_pod_envs.gymnasium_pool.env import Episode
 
 from finrl_pod.errors import ConfigError, Interrupted, RunError
 from finrl_pod.native.device import restored_threads
-from finrl_pod.protocols import ResumableVecEnv, VecEnv
+from finrl_pod.protocols import JointVecEnv, ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Metrics
+from finrl_pod.rl.multi_agent.training import League, check_algorithm
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.pipeline import SAMPLE_SECONDS, Pipeline
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig, TrainedAgentConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.user_files import keep, kept_files, pinned, unpinned
 from finrl_pod_app.environment_training.config import Environment, TrainingConfig, check, open_env
+from finrl_pod_app.environment_training.environments import league_view, training_env
 from finrl_pod_app.environment_training.evaluation import EPISODES, EvaluationResult, Scores, evaluate
-from finrl_pod_app.environment_training.folder import WEIGHTS, PipelineSummary, RunFolder, TrainingResult
+from finrl_pod_app.environment_training.folder import (
+    WEIGHTS,
+    MarketResult,
+    MarketScores,
+    PipelineSummary,
+    RunFolder,
+    TrainingResult,
+)
 from finrl_pod_app.setup.output_folder import RUN, locked_folder
 from finrl_pod_app.setup.training_loggers import open_logger
 
 SAVE_SECONDS = 60.0
 PROGRESS_SECONDS = 0.2
+_log = logging.getLogger(__name__)
 
 
 @restored_threads()
@@ -43,8 +54,11 @@ def train(
     evaluation: int = EPISODES,
     progress: ProgressCallback = lambda _: None,
     logger: str | None = None,
+    score: Callable[[Learner], MarketScores] | None = None,
 ) -> TrainingResult:
-    """Train a new run, or continue the run in `out`. logger: kind of `open_logger` that writes into out/logs.
+    """Train a new run, or continue the run in `out`, with more steps if it has finished.
+
+    logger: kind of `open_logger` that writes into out/logs. score: exact scores on a built-in market.
 
     Raises ConfigError for invalid settings, RunError for an unsuitable folder or a failing environment, Interrupted
     after Ctrl-C or SIGTERM with everything saved.
@@ -55,27 +69,30 @@ def train(
     config = pinned(config)
     if not save_seconds >= 0:
         raise ConfigError(f"--save-every must be 0 seconds or more, got {save_seconds:g}")
+    if config.many is not None:
+        check_algorithm(config.many, config.agent)
     if saved_config is not None:
         _check_same_settings(config, pinned(saved_config), out)
-        if (result := folder.result()) is not None:
+        result = folder.result(TrainingResult if score is None else MarketResult)
+        if result is not None and result.steps >= config.steps:
             return result
-    env = open_env(
-        config.env,
-        envs=config.envs,
-        workers=config.workers or None,
-        members=range(config.members),
-        seconds=config.worker_timeout,
-        device=config.device,
-        arguments=config.env_args,
-    )
+        if result is not None and not folder.has_checkpoint:
+            raise RunError(
+                f"{out} has no checkpoint to continue from: {unpinned(config.env)} has no checkpoint() and resume(); "
+                "train anew in another folder"
+            )
+    env = training_env(config)
     with contextlib.closing(env), catch_stop_signals() as signals:
         learner = Learner(env, config.agent, seed=config.seed, threads=config.threads)
         with locked_folder(out, RUN):
-            if not resume:
+            if saved_config is None:
                 folder.create(config)
+            elif config.steps > saved_config.steps:
+                folder.write_config(config)
             with contextlib.ExitStack() as stack:
                 log = stack.enter_context(open_logger(logger, out / "logs" / logger)).report if logger else None
-                return _TrainingRun(config, folder, env, learner, progress, log).run(signals, save_seconds, evaluation)
+                run = _TrainingRun(config, folder, env, learner, progress, log, score)
+                return run.run(signals, save_seconds, evaluation)
 
 
 class _TrainingRun:
@@ -87,6 +104,7 @@ class _TrainingRun:
         learner: Learner,
         progress: ProgressCallback,
         log: Callable[[Learner, Metrics], object] | None,
+        score: Callable[[Learner], MarketScores] | None,
     ) -> None:
         self.config = config
         self.folder = folder
@@ -94,9 +112,14 @@ class _TrainingRun:
         self.learner = learner
         self._report = progress
         self._log = log
+        self._score = score
+        self._each = env.agents if isinstance(env, JointVecEnv) and env.is_shared else 1  # samples in a step
+        view = league_view(env)
+        self._league = None if view is None else League(view, learner, samples=config.steps)
+        self._alive = learner.alive
         self._capacity = learner.algorithm.slot_items
         self._resumable = isinstance(env, ResumableVecEnv)
-        self.scores = Scores([[] for _ in range(config.members)])
+        self.scores = Scores([[] for _ in range(env.members)])
         self.seconds = 0.0
         self.losses = 0
         if (checkpoint := folder.load(self._capacity)) is not None:
@@ -106,20 +129,27 @@ class _TrainingRun:
             self.seconds = state.seconds
             self.losses = state.losses
 
+    @property
+    def steps(self) -> int:
+        """Environment steps of a member so far."""
+        return self.learner.samples[0] // self._each
+
     def run(self, signals: list[int], save_seconds: float, evaluation: int) -> TrainingResult:
         config = self.config
         learner = self.learner
-        first = learner.samples[0]
+        first = self.steps
         start_time = last_save = time.monotonic()
         last_report = 0.0
         seconds_before = self.seconds
 
         def on_iteration(_: Learner, metrics: Metrics) -> bool:
             nonlocal last_save, last_report
+            if self._league is not None:
+                self._league.advance()
             if self._log is not None:
                 self._log(learner, metrics)
             now = time.monotonic()
-            samples = learner.samples[0]
+            samples = self.steps
             self.seconds = seconds_before + now - start_time
             if episodes := self.env.episodes():
                 self.scores.add(episodes, samples, config.steps)
@@ -127,6 +157,7 @@ class _TrainingRun:
                 last_report = now
                 rate = (samples - first) / max(now - start_time, 1e-9)
                 self._report(training_progress(config, self.scores, samples, rate))
+                self._warn_of_losses()
             if now - last_save >= save_seconds:
                 self.save()
                 last_save = time.monotonic()
@@ -134,19 +165,19 @@ class _TrainingRun:
 
         left = config.steps - first
         if left > 0:
-            agent = config.agent
-            linear = isinstance(agent, TrainedAgentConfig) and agent.learning_rate_schedule == "linear"
-            learner.learn(left, callback=on_iteration, schedule=lambda age: 1 - age / config.steps if linear else 1.0)
+            rate_of = self._rate if self._league is None else self._league.rate
+            learner.learn(left * self._each, callback=on_iteration, schedule=rate_of)
+        self._warn_of_losses()
         self.save()  # the evaluation may be interrupted or fail
         if signals and not self._resumable:
             self._finish(None)
             raise Interrupted(
-                f"stopped after {learner.samples[0]:,} of {config.steps:,} steps; the weights are saved in "
+                f"stopped after {self.steps:,} of {config.steps:,} steps; the weights are saved in "
                 f"{self.folder.path}, and the run cannot be resumed: {config.env} has no checkpoint() and resume()"
             )
-        if signals and learner.samples[0] < config.steps:
+        if signals and self.steps < config.steps:
             raise Interrupted(
-                f"stopped after {learner.samples[0]:,} of {config.steps:,} steps, all progress is saved: "
+                f"stopped after {self.steps:,} of {config.steps:,} steps, all progress is saved: "
                 "continue with the same command and --resume"
             )
         evaluation_result = None
@@ -165,6 +196,18 @@ class _TrainingRun:
             raise RunError(f"the trained agent is saved in {self.folder.path}, but its evaluation failed: {failure}")
         return result
 
+    def _rate(self, age: int) -> float:
+        """Factor of the learning rate after `age` samples of the learner."""
+        agent = self.config.agent
+        linear = isinstance(agent, TrainedAgentConfig) and agent.learning_rate_schedule == "linear"
+        return 1 - age / (self.config.steps * self._each) if linear else 1.0
+
+    def _warn_of_losses(self) -> None:
+        """Tell of members that have stopped to learn since the last call."""
+        alive = self.learner.alive
+        warn_of_losses(self.config, [p for p, is_alive in enumerate(alive) if self._alive[p] and not is_alive])
+        self._alive = alive
+
     def save(self) -> None:
         """Save a checkpoint from which the run continues exactly, if the environment can."""
         if self._resumable:
@@ -179,13 +222,15 @@ class _TrainingRun:
             self.config,
             self.folder.path,
             self.scores,
-            steps=learner.samples[0],
+            steps=self.steps,
             updates=getattr(learner.algorithm, "updates", None),
             seconds=self.seconds,
             alive=learner.alive,
             workers_lost=self.losses + self.env.worker_restarts,
             evaluation=evaluation,
         )
+        if self._score is not None:
+            result = MarketResult(**vars(result), **vars(self._score(learner)))
         members = [learner.algorithm.member(p)[0] for p in range(learner.env.members)]
         self.folder.finish({f"{p}.{name}": x for p, member in enumerate(members) for name, x in member.items()}, result)
         return result
@@ -242,6 +287,7 @@ def train_async(
                 error = failure
         stats = pipeline.stats
         algorithm = pipeline.algorithm
+        warn_of_losses(config, [p for p, is_alive in enumerate(algorithm.alive) if not is_alive])
         if error is not None and not stats.updates:
             raise error
         samples = min(stats.samples, config.steps)
@@ -286,7 +332,7 @@ def _result(
     """The result of a run. seconds: duration of the training. measurements: other fields of `TrainingResult`."""
     return TrainingResult(
         env=unpinned(config.env),
-        algorithm=unpinned(config.agent.algorithm),
+        algorithm=config.algorithm,
         seed=config.seed,
         steps=steps,
         seconds=round(seconds, 3),
@@ -301,10 +347,23 @@ def _result(
     )
 
 
+def warn_of_losses(config: TrainingConfig, lost_members: Sequence[int]) -> None:
+    """Tell which members have stopped to learn."""
+    word = "member" if config.many is None else "agent"
+    for p in lost_members:
+        _log.warning(
+            "%s %d of %s diverged: its loss is NaN or infinite, as after a reward that is; it keeps its weights and "
+            "learns no more",
+            word,
+            p,
+            unpinned(config.env),
+        )
+
+
 def training_progress(config: TrainingConfig, scores: Scores, samples: int, rate: float, mode: str = "") -> Progress:
     """Progress of all members. samples and rate are counts per member. mode: text behind the name of the stage."""
     return Progress(
-        stage=f"training {unpinned(config.agent.algorithm)} on {unpinned(config.env)}{mode}",
+        stage=f"training {config.algorithm} on {unpinned(config.env)}{mode}",
         samples=samples * config.members,
         total_samples=config.steps * config.members,
         samples_per_second=rate * config.members,
@@ -319,7 +378,8 @@ def _check_same_settings(config: TrainingConfig, run_config: TrainingConfig, out
     values = {**vars(config), **vars(config.agent)}
     for name, run_value in {**vars(run_config), **vars(run_config.agent)}.items():
         value = values.get(name)
-        if name not in ("agent", "workers", "worker_timeout") and value != run_value:
+        is_more = name == "steps" and value is not None and value > run_value
+        if name not in ("agent", "workers", "worker_timeout") and value != run_value and not is_more:
             raise RunError(
                 f"{out} holds a run with {name} {run_value}, got {value}; use the same value or another --out"
             )

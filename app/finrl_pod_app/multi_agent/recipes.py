@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
-from finrl_pod_envs.multi_agent.making import MakingMarket
 
 from finrl_pod.market.optimal_execution import risk_aversion_of
-from finrl_pod.rl.multi_agent.training import default_ppo
+from finrl_pod.rl.multi_agent.training import MultiAgentAlgorithm, default_ppo
 from finrl_pod.settings.algorithm_configs import PPOConfig
-from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MADDPGConfig, MakingMarketConfig
+from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MADDPGConfig, MakingMarketConfig, MarketConfig
 
-ExecutionOrMaking = ExecutionMarketConfig | MakingMarketConfig
 RATIO = 3.0  # permanent over temporary impact times the horizon: equal slices are 16% of the order from equilibrium
 
 
@@ -22,26 +20,12 @@ RATIO = 3.0  # permanent over temporary impact times the horizon: equal slices a
 class Recipe:
     """What to train. samples: market steps per member. shared: one network for all agents."""
 
-    market: ExecutionOrMaking
+    market: MarketConfig
     agent: PPOConfig | MADDPGConfig
     envs: int
     samples: int
-    algorithm: str = "ippo"
+    algorithm: MultiAgentAlgorithm = "ippo"
     shared: bool = False
-
-    def make_market(
-        self, *, envs: int | None = None, members: tuple[int, ...] = (0,)
-    ) -> ExecutionMarket | MakingMarket:
-        """The market. envs: number of environments; default: the number of the recipe."""
-        number = self.envs if envs is None else envs
-        if isinstance(self.market, MakingMarketConfig):
-            return MakingMarket(self.market, envs=number, members=members)
-        return ExecutionMarket(self.market, envs=number, members=members)
-
-    def training_market(self) -> ExecutionMarket | MakingMarket:
-        """The market to train on; a league needs one with a member for each agent."""
-        agents = self.make_market(envs=1).agents if self.algorithm == "league" else 1
-        return self.make_market(members=tuple(range(agents)))
 
 
 def execution(kappa_horizon: float = 3.0) -> Recipe:
@@ -61,7 +45,7 @@ def competition(traders: int = 2) -> Recipe:
     return Recipe(config, default_ppo(gae_lambda=1.0), 512, 500_000)
 
 
-def desk(algorithm: str = "mappo") -> Recipe:
+def desk(algorithm: MultiAgentAlgorithm = "mappo") -> Recipe:
     """Five agents of one desk with random orders to buy and sell, who share cost and risk and one network."""
     config = ExecutionMarketConfig(
         orders=(200_000.0,) * 5, order_std=400_000.0, steps=10, own=2.5e-6, cooperation=1.0, observe_total=True,
@@ -70,7 +54,12 @@ def desk(algorithm: str = "mappo") -> Recipe:
     agent: PPOConfig | MADDPGConfig = default_ppo(hidden=(64, 64), horizon=10, minibatches=4, learning_rate=2e-3)
     if algorithm == "maddpg":
         agent = MADDPGConfig(
-            hidden=(64, 64), learning_starts=0, gradient_steps=8, exploration_noise=0.2, learning_rate=1e-3
+            hidden=(64, 64),
+            learning_starts=0,
+            gradient_steps=8,
+            exploration_noise=0.2,
+            learning_rate=1e-3,
+            batch_size=1280,
         )
     return Recipe(config, agent, 128, 64_000, algorithm, shared=True)
 

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 from finrl_pod_envs.multi_agent.making import MakingMarket
 
-from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.files import write_bytes, write_json
+from finrl_pod.errors import ConfigError
 from finrl_pod.market.optimal_execution import best_response_gains, equilibrium
 from finrl_pod.market.optimal_quotes import evaluate_quotes, solve_quotes, visited_inventories
-from finrl_pod.rl.multi_agent.training import MULTI_AGENT_ALGORITHMS, JointPolicy, default_ppo, train_agents
+from finrl_pod.rl.multi_agent.training import (
+    JointPolicy,
+    MultiAgentAlgorithm,
+    check_algorithm,
+    default_ppo,
+    layout_of,
+)
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.constraints import describe_settings
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MADDPGConfig
 from finrl_pod.settings.toml import build_record
+from finrl_pod.tournament.progress import ProgressCallback
 from finrl_pod.types import Floats, JointObservation
-from finrl_pod_app.multi_agent.recipes import RECIPES, Recipe
-from finrl_pod_app.setup.output_folder import check_room
+from finrl_pod_app.environment_training.config import TrainingConfig
+from finrl_pod_app.environment_training.environments import make_market
+from finrl_pod_app.environment_training.folder import MarketScores, TrainingResult
+from finrl_pod_app.environment_training.training import SAVE_SECONDS, train
+from finrl_pod_app.multi_agent.recipes import RECIPES
 from finrl_pod_app.setup.overrides import parse_setting
 
 T = TypeVar("T")
-CONFIG = "config.json"
-RESULT = "result.json"
-WEIGHTS = "weights.safetensors"
 EPISODES = 256  # markets with random orders over which a score is averaged
 
 
@@ -112,7 +119,7 @@ def quote_score(policy: JointPolicy, market: MakingMarket) -> QuoteScore:
     return QuoteScore(bid, ask, float(share), visited_inventories(problem, bid, ask))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class MarketTraining:
     """What to train. algorithm, samples, envs: None for the values of the recipe.
 
@@ -125,86 +132,67 @@ class MarketTraining:
     envs: int | None = None
     settings: Sequence[str] = ()
     seed: int = 0
+    threads: int = 1
 
 
 def train_market(
-    training: MarketTraining, out: Path, progress: Callable[[int, int], None] = lambda _, __: None
-) -> dict[str, Any]:
-    """Train, score and save; returns the contents of result.json. progress(samples, total).
+    training: MarketTraining,
+    out: Path,
+    *,
+    resume: bool = False,
+    save_seconds: float = SAVE_SECONDS,
+    progress: ProgressCallback = lambda _: None,
+) -> TrainingResult:
+    """Train the agents of a built-in market as `environment_training.training.train`, and score them.
 
-    Raises ConfigError for settings that do not fit, RunError if the folder holds a run.
+    Raises ConfigError for settings that do not fit, else as `train`.
     """
-    from safetensors.torch import save as to_bytes
-
-    plan = _plan(training)
-    if (out / CONFIG).exists():
-        raise RunError(f"{out} already holds a run; name another folder")
-    check_room(out)
-    market = plan.training_market()
-    begin = time.perf_counter()
-    policy = train_agents(
-        market, plan.algorithm, plan.agent, samples=plan.samples, shared=plan.shared, seed=training.seed,
-        progress=lambda samples, _: progress(samples, plan.samples),
+    config = market_config(training)
+    return train(
+        config, out, resume=resume, save_seconds=save_seconds, evaluation=0, progress=progress,
+        score=lambda learner: score(learner, config),
     )  # fmt: skip
-    result = {
-        "market": training.market,
-        "algorithm": plan.algorithm,
-        "samples": plan.samples,
-        "seed": training.seed,
-        "seconds": round(time.perf_counter() - begin, 2),
-        **score(policy, plan),
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    config = {"market": dataclasses.asdict(plan.market), "agent": dataclasses.asdict(plan.agent)}
-    write_json(out / CONFIG, {**dataclasses.asdict(training), **config})
-    write_bytes(out / WEIGHTS, to_bytes({name: x.cpu().contiguous() for name, x in policy.weights().items()}))
-    write_json(out / RESULT, result)
-    return result
 
 
-def score(policy: JointPolicy, plan: Recipe) -> dict[str, Any]:
-    """Exact scores of the greedy decisions of a policy, as plain values.
-
-    Execution: excess cost over optimum or equilibrium, holdings of the first market, gains by best responses. Making:
-    share of the optimal value among noise traders, and the quotes at the start.
-    """
-    has_random_orders = isinstance(plan.market, ExecutionMarketConfig) and plan.market.order_std > 0
-    market = plan.make_market(envs=EPISODES if has_random_orders else 1)
+def score(learner: Learner, config: TrainingConfig) -> MarketScores:
+    """Exact scores of the greedy decisions of the agents of a built-in market."""
+    assert config.market is not None
+    assert config.many is not None
+    has_random_orders = isinstance(config.market, ExecutionMarketConfig) and config.market.order_std > 0
+    market = make_market(config.market, envs=EPISODES if has_random_orders else 1)
+    policy = JointPolicy(learner, layout_of(market, config.many, shared=config.is_shared))
     if isinstance(market, MakingMarket):
         if market.agents > 1:
-            return {}
+            return MarketScores()
         quotes = quote_score(policy, market)
-        return {
-            "share_of_optimum": quotes.share,
-            "spread": quotes.spread,
-            "bid": quotes.bid[0].tolist(),
-            "ask": quotes.ask[0].tolist(),
-            "visited": quotes.visited.tolist(),
-        }
+        return MarketScores(
+            share_of_optimum=quotes.share,
+            spread=quotes.spread,
+            bid=quotes.bid[0].tolist(),
+            ask=quotes.ask[0].tolist(),
+            visited=quotes.visited.tolist(),
+        )
     orders, trades = execution_trades(policy, market)
     first = np.concatenate([orders[0][:, None], orders[0][:, None] - np.cumsum(trades[0], -1)], -1)
-    result: dict[str, Any] = {
-        "excess_cost": excess_cost(orders, trades, market, market.config.cooperation),
-        "holdings": first.tolist(),
-    }
-    if market.agents > 1 and not market.config.cooperation:
-        result["best_response_gain"] = exploitability(orders[0], trades[0], market).tolist()
-    return result
+    is_game = market.agents > 1 and not market.config.cooperation
+    return MarketScores(
+        excess_cost=excess_cost(orders, trades, market, market.config.cooperation),
+        holdings=first.tolist(),
+        best_response_gain=exploitability(orders[0], trades[0], market).tolist() if is_game else None,
+    )
 
 
-def _plan(training: MarketTraining) -> Recipe:
+def market_config(training: MarketTraining) -> TrainingConfig:
     """The recipe of the market with the changes of the training."""
     if training.market not in RECIPES:
         raise ConfigError(f"--market must be one of {', '.join(RECIPES)}, got {training.market!r}")
     plan = RECIPES[training.market]
     algorithm = training.algorithm or plan.algorithm
-    if algorithm not in MULTI_AGENT_ALGORITHMS:
-        raise ConfigError(f"--algorithm must be one of {', '.join(MULTI_AGENT_ALGORITHMS)}, got {algorithm!r}")
-    agent = plan.agent
+    check_algorithm(algorithm, None)
+    agent: AgentConfig = plan.agent
     if (algorithm == "maddpg") != isinstance(agent, MADDPGConfig):
         agent = MADDPGConfig(hidden=(64, 64), learning_starts=0) if algorithm == "maddpg" else default_ppo()
     market = plan.market
-    is_shared = plan.shared and algorithm != "league"
     for line in training.settings:
         name, value = parse_setting(line)
         section, _, key = name.rpartition(".")
@@ -217,13 +205,17 @@ def _plan(training: MarketTraining) -> Recipe:
                 f"--set has no setting {name!r}; the agent has {', '.join(describe_settings(type(agent)))}, and the "
                 f"market (as market.NAME) has {', '.join(describe_settings(type(market)))}"
             )
-    samples = plan.samples if training.samples is None else training.samples
-    if samples < 1:
-        raise ConfigError(f"--steps must be at least 1, got {samples}")
-    envs = plan.envs if training.envs is None else training.envs
-    if envs < 1:
-        raise ConfigError(f"--envs must be at least 1, got {envs}")
-    return Recipe(market, agent, envs, samples, algorithm, is_shared)
+    return TrainingConfig(
+        env=training.market,
+        agent=agent,
+        steps=plan.samples if training.samples is None else training.samples,
+        envs=plan.envs if training.envs is None else training.envs,
+        seed=training.seed,
+        threads=max(1, training.threads),
+        many=cast(MultiAgentAlgorithm, algorithm),
+        is_shared=plan.shared and algorithm != "league",
+        market=market,
+    )
 
 
 def _with_value(record: T, section: str, name: str, value: Any) -> T:

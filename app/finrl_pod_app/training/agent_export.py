@@ -94,7 +94,7 @@ class RowAgents(torch.nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         weights = {name: getattr(self, f"network_{name}") for name in self._agents.weights}
-        count = self._agents.config.members
+        count = self._agents.count
         rows = observation.to(network_dtype(weights))
         table = rows.new_zeros(count, 1, 0, 0)
         action = self._agents.actor.action(weights, table, rows.expand(count, 1, *rows.shape), None)
@@ -112,8 +112,8 @@ def export_run(run: Path, folder: Path, formats: Sequence[Format] = ("torch",)) 
         size = agents.spec.features
         description = {
             "env": agents.config.env,
-            "algorithm": agents.config.agent.algorithm,
-            "members": agents.config.members,
+            "algorithm": agents.config.many or agents.config.agent.algorithm,
+            "members": agents.count,
             "inputs": {"observation": ["E", size]},
             "output": _output(agents.spec, ["members", "E"]),
         }

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from finrl_pod.protocols import ResumableVecEnv, VecEnv
+from finrl_pod.protocols import CentralCriticVecEnv, JointVecEnv, ResumableVecEnv, VecEnv
 from finrl_pod.types import EnvStep, Tensor
 from finrl_pod_envs.custom.contract import check_start, check_step
 from finrl_pod_envs.gymnasium_pool.env import Episode
@@ -17,13 +17,12 @@ _log = logging.getLogger(__name__)
 
 
 class EpisodeRecorder:
-    """A VecEnv that also tells which episodes have finished, as `protocols.PooledVecEnv`.
+    """A VecEnv that also tells which episodes have finished, as `protocols.PooledVecEnv` and `JointVecEnv`.
 
-    Numbers of an observation [P, E, S] that are not finite are those of the observation before; `close` warns of them.
-    Raises RunError if the first observation or step of the environment breaks the contract.
+    agents, is_shared, critic_only: those of a `JointVecEnv`, else 0 and False. Idle steps count for no episode. Numbers
+    of an observation [P, E, S] that are not finite are those of the observation before; `close` warns of them. Raises
+    RunError if the first observation or step of the environment breaks the contract.
     """
-
-    worker_restarts = 0
 
     def __init__(self, env: VecEnv) -> None:
         self.env = env
@@ -35,10 +34,18 @@ class EpisodeRecorder:
         self.action_kind = env.action_kind
         self.actions = env.actions
         self.device = env.device
+        self.critic_only = env.critic_only if isinstance(env, CentralCriticVecEnv) else 0
+        self.agents = env.agents if isinstance(env, JointVecEnv) else 0
+        self.is_shared = isinstance(env, JointVecEnv) and env.is_shared
         self._episodes: list[Episode] = []
         self._is_checked = False  # whether the form of what a step returns was checked
         self._last: Any = None  # the observation that was returned last
         self._start()
+
+    @property
+    def worker_restarts(self) -> int:
+        """Workers of the environment replaced so far."""
+        return getattr(self.env, "worker_restarts", 0)
 
     def reset(self, seed: int) -> Any:
         self._start()
@@ -57,9 +64,10 @@ class EpisodeRecorder:
             final = _without_gaps(out.final_observation, self._last)
             self._last = _without_gaps(out.observation, final)
             out = out._replace(observation=self._last, final_observation=final)
+        is_part = ~out.idle.bool()
         self._total += out.reward
-        self._steps += 1
-        episode_ends = out.terminated | out.truncated
+        self._steps += is_part
+        episode_ends = (out.terminated | out.truncated) & is_part
         if bool(episode_ends.any()):
             member_indices = episode_ends.nonzero()[:, 0].tolist()
             totals = self._total[episode_ends].tolist()

@@ -9,13 +9,15 @@ from typing import Any, cast
 import torch
 
 from finrl_pod.errors import ConfigError, InputError, RunError
-from finrl_pod.protocols import VecEnv
+from finrl_pod.protocols import MultiAgentVecEnv, VecEnv
 from finrl_pod.user_files import custom_source, error_text, is_custom, stdout_to_stderr, unpinned, user_object
+from finrl_pod_envs.custom.joint_contract import check_joint
 
 ATTRIBUTES = (
     *("members", "envs", "member_ids", "observation_size", "action_size", "action_kind", "actions", "device"),
     *("reset", "step"),
 )
+JOINT_ATTRIBUTES = (*ATTRIBUTES, "agents", "state_size")
 KINDS = ("direct", "discrete")
 
 
@@ -41,6 +43,32 @@ def load_env(
 
     Raises InputError as `load_env_class`, RunError if it cannot be made, ConfigError if it lacks what a learner needs.
     """
+    env = _made(reference, ATTRIBUTES, envs=envs, members=members, device=device, **arguments)
+    return cast(VecEnv, env)
+
+
+def load_joint_env(
+    reference: str, *, envs: int, members: Sequence[int] = (0,), device: torch.device | str = "cpu", **arguments: Any
+) -> MultiAgentVecEnv:
+    """Markets of the class, made as in `load_env`. Raises as `load_env`, and RunError as `check_joint`."""
+    env = cast(
+        MultiAgentVecEnv,
+        _made(reference, JOINT_ATTRIBUTES, envs=envs, members=members, device=device, **arguments),
+    )
+    check_joint(env, unpinned(reference))
+    return env
+
+
+def _made(
+    reference: str,
+    attributes: Sequence[str],
+    *,
+    envs: int,
+    members: Sequence[int],
+    device: torch.device | str,
+    **arguments: Any,
+) -> Any:
+    """An environment with all `attributes`. Raises as `load_env`."""
     env_class = load_env_class(reference)
     display_name = unpinned(reference)
     try:
@@ -49,7 +77,7 @@ def load_env(
     except Exception as error:
         call = f"{env_class.__name__}(envs={envs}, members={tuple(members)}, device=...)"
         raise RunError(f"{display_name} cannot be made as {call}: {error_text(error)}") from error
-    if missing := [name for name in ATTRIBUTES if getattr(env, name, None) is None]:
+    if missing := [name for name in attributes if getattr(env, name, None) is None]:
         raise ConfigError(f"{display_name} has no {missing[0]}; `finrl-pod new environment NAME` writes a working one")
     if env.action_kind not in KINDS:
         raise ConfigError(f"action_kind of {display_name} must be {' or '.join(KINDS)}, got {env.action_kind!r}")
@@ -59,10 +87,10 @@ def load_env(
             f"{display_name} has members={env.members} and envs={env.envs} after it was asked for {len(members)} and "
             f"{envs}; set them from the arguments of __init__"
         )
-    return cast(VecEnv, env)
+    return env
 
 
-def _check_actions(display_name: str, env: VecEnv) -> None:
+def _check_actions(display_name: str, env: VecEnv | MultiAgentVecEnv) -> None:
     """Raises ConfigError for attributes of actions that contradict each other."""
     if env.action_kind == "discrete" and (env.actions < 1 or env.action_size != 1):
         raise ConfigError(

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError
-from finrl_pod_envs.gymnasium_pool.lanes import Block, Lane, LanePlan, block_size, describe_failure
+from finrl_pod_envs.gymnasium_pool.lanes import Block, LanePlan, block_size, describe_failure
+from finrl_pod_envs.gymnasium_pool.parallel_lanes import make_lane
 from finrl_pod_envs.gymnasium_pool.worker import BUSY, DONE, RAISED, REFUSED, STEP, Channel, start_worker
 
 START_SECONDS = 120.0  # to start Python, Gymnasium and a physics engine on a busy machine
@@ -46,9 +47,9 @@ class LocalDriver:
     pids: Sequence[int] = ()
 
     def __init__(self, plan: LanePlan) -> None:
-        self.block = Block(len(plan.streams), plan.shapes.row, plan.shapes.columns)
+        self.block = Block(len(plan.streams), plan.shapes)
         self._name = plan.name
-        self._lanes = [Lane(plan, self.block, i) for i in range(len(plan.streams))]
+        self._lanes = [make_lane(plan, self.block, i) for i in range(len(plan.streams))]
 
     def begin(self, episodes: Mapping[int, tuple[int, Actions]]) -> None:
         """Start episodes by lane: its number and the actions already taken in it."""
@@ -111,8 +112,8 @@ class PoolDriver:
         self._exceptions: Counter[str] = Counter()
         # An unnamed file whose descriptor the workers inherit: it vanishes when they exit, even after a kill.
         self._file = tempfile.TemporaryFile(dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None)  # noqa: SIM115  closed by `close`
-        self._file.truncate(block_size(lanes, plan.shapes.row, plan.shapes.columns))
-        self.block = Block(lanes, plan.shapes.row, plan.shapes.columns, mmap.mmap(self._file.fileno(), 0))
+        self._file.truncate(block_size(lanes, plan.shapes))
+        self.block = Block(lanes, plan.shapes, mmap.mmap(self._file.fileno(), 0))
         lane_episodes = lanes // workers
         self._workers: list[_Worker] = []
         try:

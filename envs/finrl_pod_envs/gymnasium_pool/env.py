@@ -1,4 +1,4 @@
-"""P x E Gymnasium environments as one VecEnv of flat observation rows."""
+"""P x E Gymnasium or PettingZoo environments as one VecEnv or MultiAgentVecEnv of flat observation rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.random import key
-from finrl_pod.types import EnvStep, Tensor
+from finrl_pod.types import EnvStep, JointObservation, JointStep, Tensor
+from finrl_pod.user_files import unpinned
 from finrl_pod_envs.gymnasium_pool.drivers import LocalDriver, PoolDriver, check_pool
-from finrl_pod_envs.gymnasium_pool.lanes import NO_ARGUMENTS, LanePlan, make_gymnasium, shapes_of
+from finrl_pod_envs.gymnasium_pool.lanes import NO_ARGUMENTS, Block, LanePlan, Shapes, make_gymnasium, shapes_of
+from finrl_pod_envs.gymnasium_pool.parallel_lanes import make_parallel, shapes_of_agents
 
 WORKER_SECONDS = 60.0  # default timeout of a step
 MAX_REPEATED_BYTES = 2**17  # actions of one episode that are kept to continue it
@@ -29,17 +31,17 @@ class Episode(NamedTuple):
     steps: int
 
 
-class GymnasiumVecEnv:
-    """Batched Gymnasium environments, stepped in this process or by workers.
+class LanePool:
+    """P x E lanes, each an environment of M agents (1, or several that act at once), in this process or by workers.
 
-    Observations are flat rows [P, E, S]. Actions are [P, E, C] in [-1, 1], rescaled to the bounds of the environment,
-    or choices [P, E, 1] (`action_kind` "direct" or "discrete").
+    Observations of an agent are a flat row of S numbers. Its actions are C numbers in [-1, 1], rescaled to the bounds
+    of the environment, or one choice (`action_kind` "direct" or "discrete").
 
-    Every lane (one environment) has its own seed stream and every episode a seed derived from its number. Results do
-    not depend on the number of workers, and runs continue exactly: an unfinished episode is restarted and its actions
-    are repeated. Actions beyond `MAX_REPEATED_BYTES` are not kept: a run continues such an episode with a new one. A
-    step lost with its worker counts as truncated, with reward 0 and an unchanged observation; then a new episode
-    starts. Numbers of an observation that are not finite are those of the observation before.
+    Every lane has its own seed stream and every episode a seed derived from its number. Results do not depend on the
+    number of workers, and runs continue exactly: an unfinished episode is restarted and its actions are repeated.
+    Actions beyond `MAX_REPEATED_BYTES` are not kept: a run continues such an episode with a new one. A step lost with
+    its worker counts as truncated, with reward 0 and an unchanged observation; then a new episode starts. Numbers of an
+    observation that are not finite are those of the observation before.
     """
 
     def __init__(
@@ -53,10 +55,10 @@ class GymnasiumVecEnv:
         device: torch.device | str = "cpu",
         arguments: Mapping[str, Any] = NO_ARGUMENTS,
     ) -> None:
-        """name, arguments: of `make_gymnasium`. envs: number per member. workers: processes that share all lanes; None:
+        """name, arguments: of the environment. envs: number per member. workers: processes that share all lanes; None:
         this process.
 
-        seconds: timeout of a step. device: device of returned tensors; environments run on the CPU.
+        seconds: timeout of one step. device: device of returned tensors; environments run on the CPU.
         Raises ConfigError for an unsupported environment, SetupError for a missing package.
         """
         if envs < 1:
@@ -71,23 +73,27 @@ class GymnasiumVecEnv:
         self._seconds = seconds
         self._workers = workers
         self._arguments = arguments
-        probe = make_gymnasium(name, arguments=arguments)
-        self.shapes = shapes_of(probe, name)
-        probe.close()
+        self.shapes = self._probe()
         self.observation_size = self.shapes.row
         self.action_size = self.shapes.columns
         self.actions = self.shapes.choices
         self.action_kind = "discrete" if self.actions else "direct"
-        self.groups = envs
-        self.accounts = 1
         lanes = self.members * envs
         self._driver: LocalDriver | PoolDriver | None = None
-        self._max_repeated = MAX_REPEATED_BYTES // (4 * self.action_size)  # steps
+        self._numbers = self.shapes.rows * self.action_size  # of the actions of a step
+        self._max_repeated = MAX_REPEATED_BYTES // (4 * self._numbers)  # steps
         # Of the current episodes; the actions of one with more than `_max_repeated` steps are dropped.
         self._lane_actions: list[list[NDArray[np.float32]]] = [[] for _ in range(lanes)]
         self._steps = np.zeros(lanes, np.int64)
         self._total = np.zeros(lanes)
         self._episodes: list[Episode] = []
+
+    def _probe(self) -> Shapes:
+        """Sizes of the environment, which is made once to learn them."""
+        probe = make_gymnasium(self.name, arguments=self._arguments)
+        shapes = shapes_of(probe, self.name)
+        probe.close()
+        return shapes
 
     @property
     def worker_restarts(self) -> int:
@@ -99,50 +105,6 @@ class GymnasiumVecEnv:
         """Process ids of the workers; empty without workers."""
         return [] if self._driver is None else list(self._driver.pids)
 
-    def reset(self, seed: int) -> Tensor:
-        """Start the first episode of every lane. Equal seeds give equal episodes."""
-        self.close()
-        self._start(seed)
-        lanes = range(len(self._lane_actions))
-        self._begin({lane: (0, []) for lane in lanes})
-        return self._rows(self._running_driver().block.row)
-
-    def step(self, action: Tensor) -> EnvStep:
-        """Step by `action` [P, E, C]. Raises InputError for another shape; NaN and infinities act as 0."""
-        driver = self._running_driver()
-        expected_shape = (self.members, self.envs, self.action_size)
-        if action.shape != expected_shape:
-            raise InputError(f"an action must have shape {expected_shape}, got {tuple(action.shape)}")
-        block = driver.block
-        block.action[:] = action.detach().reshape(len(self._lane_actions), -1).cpu().numpy()
-        if not np.isfinite(block.action).all():
-            # Actions of a diverged member (its loss is NaN, too): replaced by 0.
-            block.action[~np.isfinite(block.action)] = 0
-        last_rows = block.row.copy()
-        lost_lanes = driver.step()
-        for lane in lost_lanes:
-            block.final[lane] = last_rows[lane]
-            block.reward[lane] = 0.0
-            block.terminated[lane] = False
-            block.truncated[lane] = True
-        if lost_lanes:
-            self._begin({lane: (int(block.episode[lane]) + 1, []) for lane in lost_lanes})
-        self._record(lost_lanes)
-        shape = (self.members, self.envs)
-        return EnvStep(
-            observation=self._rows(block.row),
-            reward=self._to_device(block.reward.astype(np.float32)).view(shape),
-            terminated=self._to_device(block.terminated.copy()).view(shape),
-            truncated=self._to_device(block.truncated.copy()).view(shape),
-            final_observation=self._rows(block.final),
-        )
-
-    def episodes(self) -> list[Episode]:
-        """Episodes finished since the last call, without those lost with a worker."""
-        episodes = self._episodes
-        self._episodes = []
-        return episodes
-
     def close(self) -> None:
         """Stop the workers; `reset` starts new ones. Warns of observations that were not finite."""
         if self._driver is not None:
@@ -150,19 +112,17 @@ class GymnasiumVecEnv:
                 _log.warning(
                     "%d observations of %s had numbers that were not finite; those of the observation before stood in",
                     gaps,
-                    self.name,
+                    unpinned(self.name),
                 )
             self._driver.close()
             self._driver = None
 
-    # ------------------------------------------------------------------ exact continuation
-
     def checkpoint(self) -> dict[str, Tensor]:
         """State of all episodes (seed, numbers, steps and actions taken): name -> CPU tensor."""
         longest = max(map(len, self._lane_actions))
-        action_table = np.zeros((len(self._lane_actions), longest, self.action_size), np.float32)
+        action_table = np.zeros((len(self._lane_actions), longest, self._numbers), np.float32)
         for i, actions in enumerate(self._lane_actions):
-            action_table[i, : len(actions)] = np.asarray(actions, dtype=np.float32).reshape(-1, self.action_size)
+            action_table[i, : len(actions)] = np.asarray(actions, dtype=np.float32).reshape(-1, self._numbers)
         return {
             "seed": torch.tensor(self._seed),
             "episode": torch.from_numpy(self._running_driver().block.episode.copy()),
@@ -171,18 +131,17 @@ class GymnasiumVecEnv:
             "total": torch.from_numpy(self._total.copy()),
         }
 
-    def resume(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Restore a `checkpoint`; returns the current observation. Episodes without their actions are given up.
+    def _restore(self, state: Mapping[str, Tensor]) -> None:
+        """Restore a `checkpoint`. Episodes without their actions are given up.
 
         Raises KeyError for a missing entry, RunError for a checkpoint of another number of environments.
         """
         lengths = state["length"]
         action_table = state["taken"]
-        if lengths.shape != (len(self._lane_actions),) or action_table.shape[2] != self.action_size:
+        if lengths.shape != (len(self._lane_actions),) or action_table.shape[2] != self._numbers:
             raise RunError(f"the checkpoint has {len(lengths)} environments, this run has {len(self._lane_actions)}")
         if self._driver is None or int(state["seed"]) != self._seed:
-            self.close()
-            self._start(int(state["seed"]))
+            self._open(int(state["seed"]))
         is_repeatable = (lengths <= self._max_repeated).numpy()
         if not is_repeatable.all():
             _log.warning(
@@ -196,11 +155,12 @@ class GymnasiumVecEnv:
         self._episodes = []
         episodes = (state["episode"].numpy() + ~is_repeatable).tolist()
         self._begin({i: (episodes[i], actions) for i, actions in enumerate(self._lane_actions)})
-        return self._rows(self._running_driver().block.row)
 
     # ------------------------------------------------------------------ lanes
 
-    def _start(self, seed: int) -> None:
+    def _open(self, seed: int) -> None:
+        """Start the driver anew, without episodes."""
+        self.close()
         streams = tuple(key(seed, member, f"environment {e}") for member in self.member_ids for e in range(self.envs))
         plan = LanePlan(self.name, self.shapes, streams, self._arguments)
         self._seed = seed
@@ -210,6 +170,11 @@ class GymnasiumVecEnv:
         self._total[:] = 0
         self._episodes = []
 
+    def _begin_all(self, seed: int) -> None:
+        """Start the first episode of every lane."""
+        self._open(seed)
+        self._begin({lane: (0, []) for lane in range(len(self._lane_actions))})
+
     def _begin(self, episodes: Mapping[int, tuple[int, Any]]) -> None:
         driver = self._running_driver()
         driver.begin(episodes)
@@ -217,20 +182,42 @@ class GymnasiumVecEnv:
             if driver.block.episode[lane] != episode:  # the worker failed: a later one was started
                 self._forget(lane)
 
+    def _advance(self, action: Tensor, expected_shape: tuple[int, ...]) -> Block:
+        """Step all lanes by an action. Raises InputError for another shape; NaN and infinities act as 0."""
+        driver = self._running_driver()
+        if action.shape != expected_shape:
+            raise InputError(f"an action must have shape {expected_shape}, got {tuple(action.shape)}")
+        block = driver.block
+        block.action[:] = action.detach().reshape(block.action.shape).cpu().numpy()
+        if not np.isfinite(block.action).all():
+            # Actions of a diverged member (its loss is NaN, too): replaced by 0.
+            block.action[~np.isfinite(block.action)] = 0
+        last_rows = block.row.copy()
+        lost_lanes = driver.step()
+        for lane in lost_lanes:
+            block.final[lane] = last_rows[lane]
+            block.reward[lane] = 0.0
+            block.terminated[lane] = False
+            block.truncated[lane] = True
+            block.over[lane] = True
+        if lost_lanes:
+            self._begin({lane: (int(block.episode[lane]) + 1, []) for lane in lost_lanes})
+        self._record(lost_lanes)
+        return block
+
     def _record(self, lost_lanes: Sequence[int]) -> None:
         """Record actions and rewards of the current episodes after a step."""
         block = self._running_driver().block
-        episode_ends = block.terminated | block.truncated
-        self._total += block.reward
+        self._total += block.reward.sum(1)
         self._steps += 1
-        for lane, has_ended in enumerate(episode_ends):
+        for lane, has_ended in enumerate(block.over):
             if has_ended:
                 if lane not in lost_lanes:
                     episode = Episode(lane // self.envs, float(self._total[lane]), int(self._steps[lane]))
                     self._episodes.append(episode)
                 self._forget(lane)
             elif self._steps[lane] <= self._max_repeated:
-                self._lane_actions[lane].append(block.action[lane].copy())
+                self._lane_actions[lane].append(block.action[lane].ravel().copy())
             else:
                 self._lane_actions[lane] = []
 
@@ -240,14 +227,93 @@ class GymnasiumVecEnv:
         self._steps[lane] = 0
         self._total[lane] = 0.0
 
-    def _rows(self, rows: NDArray[np.float32]) -> Tensor:
-        """Copy [L, S] to [P, E, S]."""
-        return self._to_device(rows.copy()).view(self.members, self.envs, -1)
-
-    def _to_device(self, values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(values).to(self.device)
+    def _to_device(self, values: NDArray[Any], shape: tuple[int, ...]) -> Tensor:
+        """A copy of an array in another shape, on the device."""
+        return torch.from_numpy(values.copy()).to(self.device).view(shape)
 
     def _running_driver(self) -> LocalDriver | PoolDriver:
         if self._driver is None:
             raise InputError("call reset() before step()")
         return self._driver
+
+
+class GymnasiumVecEnv(LanePool):
+    """Batched Gymnasium environments: observations are rows [P, E, S], actions [P, E, C]. See `LanePool`."""
+
+    def reset(self, seed: int) -> Tensor:
+        """Start the first episode of every lane. Equal seeds give equal episodes."""
+        self._begin_all(seed)
+        return self._rows(self._running_driver().block.row)
+
+    def step(self, action: Tensor) -> EnvStep:
+        """Step by `action` [P, E, C]. Raises InputError for another shape; NaN and infinities act as 0."""
+        shape = (self.members, self.envs)
+        block = self._advance(action, (*shape, self.action_size))
+        return EnvStep(
+            observation=self._rows(block.row),
+            reward=self._to_device(block.reward.astype(np.float32), shape),
+            terminated=self._to_device(block.terminated, shape),
+            truncated=self._to_device(block.truncated, shape),
+            final_observation=self._rows(block.final),
+        )
+
+    def episodes(self) -> list[Episode]:
+        """Episodes finished since the last call, without those lost with a worker."""
+        episodes = self._episodes
+        self._episodes = []
+        return episodes
+
+    def resume(self, state: Mapping[str, Tensor]) -> Tensor:
+        """Restore a `checkpoint`; returns the current observation. Raises KeyError and RunError as it does not fit."""
+        self._restore(state)
+        return self._rows(self._running_driver().block.row)
+
+    def _rows(self, rows: NDArray[np.float32]) -> Tensor:
+        return self._to_device(rows, (self.members, self.envs, self.observation_size))
+
+
+class ParallelMultiAgentEnv(LanePool):
+    """Batched PettingZoo environments whose M agents act at once, as a MultiAgentVecEnv. See `LanePool`.
+
+    The state of a market is the observations of all agents.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        """name: file.py:NAME or package.module:NAME of a class or a function. Arguments as of `LanePool`."""
+        super().__init__(name, **options)
+        self.agents = self.shapes.agents
+        self.state_size = self.agents * self.observation_size
+
+    def _probe(self) -> Shapes:
+        probe = make_parallel(self.name, self._arguments)
+        shapes = shapes_of_agents(probe, self.name)
+        probe.close()
+        return shapes
+
+    def reset(self, seed: int) -> JointObservation:
+        """Start the first episode of every lane. Equal seeds give equal episodes."""
+        self._begin_all(seed)
+        return self._observation(self._running_driver().block.row)
+
+    def step(self, action: Tensor) -> JointStep:
+        """Step by `action` [P, E, M, C]. Raises InputError for another shape; NaN and infinities act as 0."""
+        shape = (self.members, self.envs, self.agents)
+        block = self._advance(action, (*shape, self.action_size))
+        self._episodes = []
+        return JointStep(
+            observation=self._observation(block.row),
+            reward=self._to_device(block.reward.astype(np.float32), shape),
+            terminated=self._to_device(block.terminated, shape),
+            truncated=self._to_device(block.truncated, shape),
+            final_observation=self._observation(block.final),
+            idle=self._to_device(block.idle, shape),
+        )
+
+    def resume(self, state: Mapping[str, Tensor]) -> JointObservation:
+        """Restore a `checkpoint`; returns the current observation. Raises KeyError and RunError as it does not fit."""
+        self._restore(state)
+        return self._observation(self._running_driver().block.row)
+
+    def _observation(self, rows: NDArray[np.float32]) -> JointObservation:
+        own = self._to_device(rows, (self.members, self.envs, self.agents, self.observation_size))
+        return JointObservation(own, own.flatten(2))

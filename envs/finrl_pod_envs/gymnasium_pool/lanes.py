@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -41,6 +41,7 @@ class Shapes:
     row: numbers in a flat observation. counts: choices of each part of a discrete action, () if continuous; several
     parts (MultiDiscrete) are one choice among all combinations. first: number of the first choice of each part. low,
     high: bounds of a continuous action. action, dtype: shape and type of an action; a plain int has an empty shape.
+    agents: M of an environment of many agents, else 0.
     """
 
     row: int
@@ -50,6 +51,7 @@ class Shapes:
     low: tuple[float, ...]
     high: tuple[float, ...]
     dtype: str = "float32"
+    agents: int = 0
 
     @cached_property
     def choices(self) -> int:
@@ -71,6 +73,15 @@ class Shapes:
     def columns(self) -> int:
         """Numbers in an action; 1 for a choice."""
         return 1 if self.choices else len(self.low)
+
+    @property
+    def rows(self) -> int:
+        """Observations in a lane: one of each agent."""
+        return self.agents or 1
+
+    def of_agents(self, agents: int) -> Shapes:
+        """The sizes in an environment of that many agents."""
+        return replace(self, agents=agents)
 
 
 def is_gymnasium(name: str) -> bool:
@@ -120,17 +131,19 @@ def make_gymnasium(
 
 def shapes_of(env: gymnasium.Env[Any, Any], name: str) -> Shapes:
     """Sizes of an environment. Raises ConfigError for spaces that agents do not support."""
+    return shapes_of_spaces(env.observation_space, env.action_space, name)
+
+
+def shapes_of_spaces(observation: Any, action: Any, name: str) -> Shapes:
+    """Sizes of the spaces of an agent. name: of its environment. Raises ConfigError as `shapes_of`."""
     from gymnasium import spaces
 
     try:
-        row = spaces.flatdim(env.observation_space)
+        row = spaces.flatdim(observation)
     except (NotImplementedError, ValueError):
-        raise ConfigError(
-            f"observations of {name} are {env.observation_space}: they cannot be flattened to numbers"
-        ) from None
+        raise ConfigError(f"observations of {name} are {observation}: they cannot be flattened to numbers") from None
     if row < 1:
-        raise ConfigError(f"{name} has observations {env.observation_space} without numbers")
-    action = env.action_space
+        raise ConfigError(f"{name} has observations {observation} without numbers")
     if isinstance(action, spaces.Discrete):
         return Shapes(int(row), (int(action.n),), (int(action.start),), (), (), (), dtype="int64")
     if isinstance(action, spaces.MultiDiscrete | spaces.MultiBinary):
@@ -228,11 +241,12 @@ def to_action(values: Row, shapes: Shapes) -> Any:
 
 
 class Block:
-    """Arrays of L lanes in one block of memory, for exchange between the environment and its workers.
+    """Arrays of L lanes of M agents in one block of memory, for exchange between the environment and its workers.
 
-    row, final: [L, S] float32, the current observation and the one before a reset. action: [L, C] float32. reward: [L]
-    float64. terminated, truncated: [L] bool. episode: [L] int64, number of the current episode. gaps: [L] int64, steps
-    with observations that were not finite.
+    M is 1 for environments of one agent. row, final: [L, M, S] float32, the current observation and the one before a
+    reset. action: [L, M, C] float32. reward: [L, M] float64. terminated, truncated, idle: [L, M] bool. over: [L] bool,
+    lanes whose episode has ended. episode: [L] int64, number of the current episode. gaps: [L] int64, observations that
+    were not finite.
     """
 
     row: NDArray[np.float32]
@@ -241,30 +255,35 @@ class Block:
     reward: NDArray[np.float64]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
+    idle: NDArray[np.bool_]
+    over: NDArray[np.bool_]
     episode: NDArray[np.int64]
     gaps: NDArray[np.int64]
 
-    def __init__(self, lanes: int, row: int, columns: int, memory: Any = None) -> None:
+    def __init__(self, lanes: int, shapes: Shapes, memory: Any = None) -> None:
         """memory: a writable shared buffer of `block_size` bytes; None allocates a private one."""
-        dtype = _block_dtype(lanes, row, columns)
+        dtype = _block_dtype(lanes, shapes)
         block = np.frombuffer(bytearray(dtype.itemsize) if memory is None else memory, dtype, 1)
         for name in dtype.names or ():
             setattr(self, name, block[name][0])
 
 
-def block_size(lanes: int, row: int, columns: int) -> int:
+def block_size(lanes: int, shapes: Shapes) -> int:
     """Bytes of a block."""
-    return _block_dtype(lanes, row, columns).itemsize
+    return _block_dtype(lanes, shapes).itemsize
 
 
-def _block_dtype(lanes: int, row: int, columns: int) -> np.dtype[Any]:
+def _block_dtype(lanes: int, shapes: Shapes) -> np.dtype[Any]:
+    each = (lanes, shapes.rows)
     arrays = [
-        ("row", np.float32, (lanes, row)),
-        ("final", np.float32, (lanes, row)),
-        ("action", np.float32, (lanes, columns)),
-        ("reward", np.float64, (lanes,)),
-        ("terminated", np.bool_, (lanes,)),
-        ("truncated", np.bool_, (lanes,)),
+        ("row", np.float32, (*each, shapes.row)),
+        ("final", np.float32, (*each, shapes.row)),
+        ("action", np.float32, (*each, shapes.columns)),
+        ("reward", np.float64, each),
+        ("terminated", np.bool_, each),
+        ("truncated", np.bool_, each),
+        ("idle", np.bool_, each),
+        ("over", np.bool_, (lanes,)),
         ("episode", np.int64, (lanes,)),
         ("gaps", np.int64, (lanes,)),
     ]
@@ -319,21 +338,22 @@ class Lane:
     def begin(self, episode: int) -> None:
         """Start an episode by its number."""
         observation, _ = self.env.reset(seed=episode_seed(self._stream, episode))
-        self._block.row[self._index] = self._row.first(observation)
+        self._block.row[self._index, 0] = self._row.first(observation)
         self._block.episode[self._index] = episode
 
     def step(self) -> None:
         """Step once; at the end of an episode the next one starts in the same call."""
         block = self._block
         i = self._index
-        observation, reward, terminated, truncated, _ = self._step(block.action[i])
-        block.row[i] = block.final[i] = self._row(observation)
+        observation, reward, terminated, truncated, _ = self._step(block.action[i, 0])
+        block.row[i, 0] = block.final[i, 0] = self._row(observation)
         block.gaps[i] = self._earlier_gaps + self._row.gaps
-        block.reward[i] = reward if isinstance(reward, float) else self._to_number(reward)
+        block.reward[i, 0] = to_number(reward, self._name)
         # An environment may terminate at the very step of its time limit: that counts as terminated.
-        block.terminated[i] = terminated
-        block.truncated[i] = truncated and not terminated
-        if terminated or truncated:
+        block.terminated[i, 0] = terminated
+        block.truncated[i, 0] = truncated and not terminated
+        block.over[i] = terminated or truncated
+        if block.over[i]:
             self.begin(int(block.episode[i]) + 1)
 
     def repeat(
@@ -343,33 +363,43 @@ class Lane:
         self.begin(episode)
         for action in actions:
             observation, *_ = self._step(np.asarray(action, dtype=np.float32))
-            self._block.row[self._index] = self._row(observation)
+            self._block.row[self._index, 0] = self._row(observation)
             after_each()
 
     def _step(self, action: Row) -> tuple[Any, Any, Any, Any, Any]:
         """Step the environment. Raises ConfigError for one that does not return five values."""
         try:
-            values = self.env.step(to_action(action, self._shapes))
+            values: Any = self.env.step(to_action(action, self._shapes))
             count = len(values)
         except ValueError as error:  # of a wrapper of Gymnasium, such as its time limit
             unpacked = re.fullmatch(r"not enough values to unpack \(expected 5, got (\d)\)", str(error))
             if unpacked is None:
                 raise
+            values = ()
             count = int(unpacked[1])
-        if count != 5:
-            raise ConfigError(
-                f"the step of {self._name} returns {count} values, as in old versions of Gym; return five: "
-                "observation, reward, terminated, truncated, info"
-            )
-        return values
-
-    def _to_number(self, reward: Any) -> float:
-        values = np.asarray(reward)
-        if values.size != 1 or values.dtype.kind not in "fiub":
-            raise ConfigError(
-                f"{self._name} returned a reward of {reward!r}, a reward must be one number; fix the environment"
-            )
-        return float(values.item())
+        return check_five(values, self._name, count)
 
     def close(self) -> None:
         self.env.close()
+
+
+def check_five(values: Any, name: str, count: int | None = None) -> tuple[Any, Any, Any, Any, Any]:
+    """What a step returned. count: number of values if it is known. Raises ConfigError for other than five."""
+    count = len(values) if count is None else count
+    if count != 5:
+        raise ConfigError(
+            f"the step of {name} returns {count} values, as in old versions of Gym; return five: "
+            "observation, reward, terminated, truncated, info"
+        )
+    five: tuple[Any, Any, Any, Any, Any] = values
+    return five
+
+
+def to_number(reward: Any, name: str) -> float:
+    """A reward as a number. Raises ConfigError for anything else."""
+    if isinstance(reward, float):
+        return reward
+    values = np.asarray(reward)
+    if values.size != 1 or values.dtype.kind not in "fiub":
+        raise ConfigError(f"{name} returned a reward of {reward!r}, a reward must be one number; fix the environment")
+    return float(values.item())

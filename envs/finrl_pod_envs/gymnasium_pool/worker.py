@@ -25,7 +25,8 @@ from typing import Any, TypedDict
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.process import Parent, die_with_parent, this_process
-from finrl_pod_envs.gymnasium_pool.lanes import Block, Lane, LanePlan, Shapes, describe_failure
+from finrl_pod_envs.gymnasium_pool.lanes import Block, LanePlan, Shapes, describe_failure
+from finrl_pod_envs.gymnasium_pool.parallel_lanes import AnyLane, make_lane
 
 STEP = b""
 DONE = b""
@@ -138,8 +139,8 @@ def run_worker(job: Job) -> None:
     pipe = Channel(job["pipe"])
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
-            block = Block(len(plan.streams), shapes.row, shapes.columns, memory)
-            lanes = {lane: Lane(plan, block, lane) for lane in job["lanes"]}
+            block = Block(len(plan.streams), shapes, memory)
+            lanes = {lane: make_lane(plan, block, lane) for lane in job["lanes"]}
             busy = _BusySignal(pipe)
             pipe.send(DONE)
             while True:
@@ -165,7 +166,7 @@ class _BusySignal:
             self._pipe.send(BUSY)
 
 
-def _handle(message: bytes, lanes: dict[int, Lane], busy: Callable[[], None]) -> None:
+def _handle(message: bytes, lanes: dict[int, AnyLane], busy: Callable[[], None]) -> None:
     if message == STEP:
         for lane in lanes.values():
             lane.step()

@@ -6,7 +6,7 @@ Shapes: P members, E markets each, M agents, N assets. The price of a step and i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -145,7 +145,24 @@ class ExecutionMarket:
         episode_ends = self._step >= config.steps
         if bool(episode_ends.any()):
             self._begin(episode_ends)
-        return JointStep(self._observation(), reward, episode_ends, torch.zeros_like(episode_ends), final, profit)
+        terminated = episode_ends.unsqueeze(-1).expand_as(reward)
+        return JointStep(self._observation(), reward, terminated, torch.zeros_like(terminated), final, profit)
+
+    # ------------------------------------------------------------------ exact continuation
+
+    def checkpoint(self) -> dict[str, Tensor]:
+        """State of all episodes and of the random numbers: name -> tensor."""
+        tensors = {"step": self._step, "left": self._left, "price": self._price, "transient": self._transient}
+        return {**tensors, "noise": self._noise.state}
+
+    def resume(self, state: Mapping[str, Tensor]) -> JointObservation:
+        """Restore a `checkpoint` after `reset`; returns the current observation."""
+        self._noise.state = state["noise"]
+        self._step = state["step"].to(self.device)
+        self._left = state["left"].to(self.device)
+        self._price = state["price"].to(self.device)
+        self._transient = state["transient"].to(self.device)
+        return self._observation()
 
     def _trades(self, action: Tensor) -> Tensor:
         """Shares [P, E, M, N] that an action buys."""

@@ -8,7 +8,7 @@ among noise traders exactly.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -135,7 +135,21 @@ class MakingMarket:
         episode_ends = self._step >= config.steps
         if bool(episode_ends.any()):
             self._begin(episode_ends)
-        return JointStep(self._observation(), reward, episode_ends, torch.zeros_like(episode_ends), final, profit)
+        terminated = episode_ends.unsqueeze(-1).expand_as(reward)
+        return JointStep(self._observation(), reward, terminated, torch.zeros_like(terminated), final, profit)
+
+    # ------------------------------------------------------------------ exact continuation
+
+    def checkpoint(self) -> dict[str, Tensor]:
+        """State of all episodes and of the random numbers: name -> tensor."""
+        return {"step": self._step, "inventory": self._inventory, "noise": self._noise.state}
+
+    def resume(self, state: Mapping[str, Tensor]) -> JointObservation:
+        """Restore a `checkpoint` after `reset`; returns the current observation."""
+        self._noise.state = state["noise"]
+        self._step = state["step"].to(self.device)
+        self._inventory = state["inventory"].to(self.device)
+        return self._observation()
 
     def _fill_probability(self, quotes: Tensor, able: Tensor) -> Tensor:
         """Probability [P, E, M, 2] that a noise trader takes each quote in a step."""

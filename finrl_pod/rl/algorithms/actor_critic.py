@@ -20,6 +20,7 @@ from finrl_pod.rl.networks.inputs import ModelInput, action_scale, repeat
 from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.off_policy_networks import (
     BoundedActor,
+    Critic,
     MlpActor,
     MlpCritic,
     combine_values,
@@ -53,9 +54,9 @@ class ActorCritic(OffPolicy):
         self.subset = self.config.critic_subset
         self.delay: int = getattr(self.config, "policy_delay", 1)  # critic updates for each actor update
         self.network = make_actor_network(self.spec, self.OUTPUTS_PER_ACTION)
-        self.critic = make_critic(self.spec)
+        self.critic = self._make_critic()
         # Actions near 0 are proportional to the outputs before the tanh, in units of the scale.
-        actors = [self.network.init(generator, self.dtype) for generator in generators]
+        actors = [self._first_actor(generator) for generator in generators]
         actors_from_start = with_start(actors, self.start, action_scale(self.spec.action))
         self.train_state.add("actor", actors_from_start, target=self.ACTOR_TARGET)
         rows = [self.critic.init(s, self.dtype) for s in generators for _ in range(self.critics)]
@@ -66,6 +67,13 @@ class ActorCritic(OffPolicy):
         )
         self._critic_weights = self.train_state.detached("critic")
         self._kernel = self._make_kernel()
+
+    def _first_actor(self, generator: torch.Generator) -> Params:
+        """Initial weights of the actor of a member."""
+        return self.network.init(generator, self.dtype)
+
+    def _make_critic(self) -> Critic:
+        return make_critic(self.spec)
 
     def _make_kernel(self) -> ActorCriticKernel | None:
         """The native kernel for this update, or None if autograd has to compute it."""
@@ -187,9 +195,13 @@ class DDPG(ActorCritic):
         action = self._action(self.train_state.views("actor"), batch.obs)
         # The first critic of each member.
         first = {name: view[:: self.critics] for name, view in self._critic_weights.items()}
-        loss = -self.values(first, batch.obs, action, 1).mean((1, 2, 3))
+        loss = -self._actor_values(first, batch, action).mean((1, 2, 3))
         self.train_state.gradient_step("actor", loss, factor)
         return loss.detach()
+
+    def _actor_values(self, params: Params, batch: Batch, action: Tensor) -> Tensor:
+        """Values [P, 1, K, A] of the actor's actions [P, K, A, D] by one critic of each member."""
+        return self.values(params, batch.obs, action, 1)
 
 
 class TD3(DDPG):

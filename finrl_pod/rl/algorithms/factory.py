@@ -8,7 +8,7 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.protocols import DifferentiableVecEnv, MarketVecEnv, group_shape
-from finrl_pod.protocols import CentralCriticVecEnv, VecEnv
+from finrl_pod.protocols import CentralCriticVecEnv, JointVecEnv, VecEnv
 from finrl_pod.rl.acting import Actor
 from finrl_pod.rl.algorithms.a2c import A2C
 from finrl_pod.rl.algorithms.actor_critic import DDPG, REDQ, SAC, TD3
@@ -16,6 +16,7 @@ from finrl_pod.rl.algorithms.base import Algorithm, Population
 from finrl_pod.rl.algorithms.closed_form import ClosedForm, solved_weights
 from finrl_pod.rl.algorithms.differentiable import SHAC, Analytic, DifferentiableAlgorithm
 from finrl_pod.rl.algorithms.dqn import D3QN, DQN, DoubleDQN, DuelingDQN
+from finrl_pod.rl.algorithms.maddpg import MADDPG
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.networks.inputs import make_adapter, spec_of
@@ -33,6 +34,7 @@ from finrl_pod.settings.algorithm_configs import (
 )
 from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_class, algorithm_info
 from finrl_pod.settings.constraints import check_settings, describe_settings
+from finrl_pod.settings.multi_agent import MADDPGConfig
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import unpinned
 
@@ -48,6 +50,8 @@ def validate(config: AgentConfig, env: VecEnv) -> None:
     """Raises ConfigError for a setting out of range, or one that does not fit the environment."""
     kind = algorithm_info(config.algorithm).kind
     check_settings("agent.", config)
+    if isinstance(config, MADDPGConfig):
+        _validate_joint(env)
     _validate_policy(config, env)
     _validate_action_space(config, env)
     if isinstance(config, TrainedAgentConfig):
@@ -56,7 +60,12 @@ def validate(config: AgentConfig, env: VecEnv) -> None:
         _validate_start(config, env)
     if isinstance(config, ClosedFormConfig):
         return
-    if isinstance(env, CentralCriticVecEnv) and env.critic_only and kind != "on-policy":
+    if (
+        isinstance(env, CentralCriticVecEnv)
+        and env.critic_only
+        and kind != "on-policy"
+        and not isinstance(config, MADDPGConfig)
+    ):
         raise ConfigError(
             f"agent.algorithm {config.algorithm} has no central critic, and this environment is for one; "
             "choose ppo or a2c"
@@ -68,6 +77,17 @@ def validate(config: AgentConfig, env: VecEnv) -> None:
         _validate_differentiable(config, env)
     elif isinstance(config, OnPolicyConfig):
         _validate_on_policy(config, env)
+
+
+def _validate_joint(env: VecEnv) -> None:
+    """Raises ConfigError unless MADDPG can train on the environment."""
+    if not (isinstance(env, JointVecEnv) and env.agents):
+        raise ConfigError(
+            "agent.algorithm maddpg trains the agents of one market together, and this environment has a single one; "
+            "choose ddpg"
+        )
+    if env.action_kind == "discrete":
+        raise ConfigError("maddpg drives continuous actions and these agents make choices; choose ippo or mappo")
 
 
 def _validate_policy(config: AgentConfig, env: VecEnv) -> None:
@@ -283,6 +303,7 @@ OFF_POLICY: Mapping[str, type[OffPolicy]] = {
     "dueling_dqn": DuelingDQN,
     "d3qn": D3QN,
 }
+WITH_REPLAY: Mapping[str, type[OffPolicy]] = {**OFF_POLICY, "maddpg": MADDPG}
 
 
 def make_algorithm(
@@ -317,7 +338,7 @@ def make_algorithm(
         if isinstance(config, ClosedFormConfig):
             return ClosedForm(spec, env, config, **population)
     if isinstance(config, OffPolicyConfig):
-        return OFF_POLICY[config.algorithm](make_adapter(env, spec, dtype), config, env.device, **population)
+        return WITH_REPLAY[config.algorithm](make_adapter(env, spec, dtype), config, env.device, **population)
     if isinstance(env, MarketVecEnv):
         features = env.market.features
         decision_tradable = env.market.tradable[env.first : env.last + 2]
@@ -335,7 +356,7 @@ def make_algorithm(
 def make_actor(algorithm: str, spec: PolicySpec) -> Actor:
     """Actor of agents trained by `algorithm`. Raises ConfigError for an unknown algorithm."""
     algorithm_info(algorithm)
-    kind: type[Algorithm] = OFF_POLICY.get(algorithm, PPO)
+    kind: type[Algorithm] = WITH_REPLAY.get(algorithm, PPO)
     return kind.make_actor(spec)
 
 

@@ -212,8 +212,7 @@ class OffPolicy(TrainStateAlgorithm):
 
     def _batches(self, count: int) -> list[tuple[Batch, Tensor]]:
         """Samples and normal numbers for `count` updates."""
-        indices = self._choices.integers(self.replay.count, (count, self.items), dim=1)
-        data = self.replay.take(indices)  # [U, P, K, ...]
+        data = self.replay.take(self._indices(count))  # [U, P, K, ...]
         scale = torch.where(self.reward_scale == 0, 1.0, self.reward_scale).view(1, -1, 1, 1)
         reward = data["reward"] * scale
         not_done = (~data["terminated"]).to(self.dtype)
@@ -231,6 +230,10 @@ class OffPolicy(TrainStateAlgorithm):
             )
             for u in range(count)
         ]
+
+    def _indices(self, count: int) -> Tensor:
+        """Items of the buffer for `count` updates: [U, P, K]."""
+        return self._choices.integers(self.replay.count, (count, self.items), dim=1)
 
     def _fix_reward_scale(self) -> None:
         """Set the reward scale from the buffer, once it holds a full batch; until then rewards are not scaled."""

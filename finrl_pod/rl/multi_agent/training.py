@@ -11,26 +11,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
 
 import torch
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.protocols import MultiAgentVecEnv
+from finrl_pod.protocols import MultiAgentVecEnv, ResumableMultiAgentVecEnv
 from finrl_pod.random import generator
 from finrl_pod.rl.acting import MeanActor
 from finrl_pod.rl.algorithms.base import Metrics
-from finrl_pod.rl.multi_agent.maddpg import MADDPG
-from finrl_pod.rl.multi_agent.views import AgentsView
+from finrl_pod.rl.multi_agent.views import AgentsView, view_agents
 from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.settings.algorithm_configs import PPOConfig
+from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
 from finrl_pod.settings.multi_agent import MADDPGConfig
 from finrl_pod.types import EnvStep, JointObservation, Tensor
 
 UNIFORM_SHARE = 0.5  # of opponents drawn without regard to how hard they are
+GENERATIONS = 8
 RETURN_MEMORY = 0.99  # weight of the past in the mean return against a champion, per finished batch of episodes
 
 
@@ -86,13 +86,15 @@ class LeagueView:
         joint[self._seats, :, self._seats] = action.to(joint)
         out = self.market.step(joint)
         reward = self._mine(out.reward)
-        over = out.terminated | out.truncated
+        terminated = self._mine(out.terminated)
+        truncated = self._mine(out.truncated)
+        over = terminated | truncated
         self._episode = self._episode + reward
         self._record(over)
         self._joint = out.observation
         self._draw(over)
         final = self._mine(out.final_observation.own)
-        return EnvStep(self._mine(out.observation.own), reward, out.terminated, out.truncated, final)
+        return EnvStep(self._mine(out.observation.own), reward, terminated, truncated, final)
 
     def _mine(self, x: Tensor) -> Tensor:
         """What belongs to the learning seat of each copy: [M, E, M, ...] -> [M, E, ...]."""
@@ -140,62 +142,113 @@ class LeagueView:
         self._episode = self._episode.masked_fill(over, 0.0)
 
 
-class League:
-    """Trains a learner for each seat over generations of champions. view: environment of `learner`."""
+class ResumableLeagueView(LeagueView):
+    """A `LeagueView` of a market with checkpoint() and resume()."""
 
-    def __init__(self, market: MultiAgentVecEnv, config: PPOConfig, *, generations: int = 8, seed: int = 0) -> None:
-        """market: with a member for each agent. generations: champions that are added, evenly spaced."""
+    market: ResumableMultiAgentVecEnv
+
+    def checkpoint(self) -> dict[str, Tensor]:
+        """State of the market, of the league and of the episodes in it."""
+        names = self.champions[0]
+        return {
+            **{f"market.{name}": x for name, x in self.market.checkpoint().items()},
+            **{f"champion.{name}": torch.stack([champion[name] for champion in self.champions]) for name in names},
+            "returns": self.returns,
+            "opponent": self._opponent,
+            "episode": self._episode,
+            "draws": self._draws.get_state(),
+        }
+
+    def resume(self, state: Mapping[str, Tensor]) -> Tensor:
+        """Restore a checkpoint; returns the current observations [M, E, S]."""
+        stacks = {k.removeprefix("champion."): x for k, x in state.items() if k.startswith("champion.")}
+        count = len(next(iter(stacks.values())))
+        self.champions = [{name: x[i].to(self.device) for name, x in stacks.items()} for i in range(count)]
+        self.returns = state["returns"].to(self.device)
+        self._opponent = state["opponent"].to(self.device)
+        self._episode = state["episode"].to(self.device)
+        self._draws.set_state(state["draws"])
+        self._joint = self.market.resume(
+            {k.removeprefix("market."): x for k, x in state.items() if k.startswith("market.")}
+        )
+        return self._mine(self._joint.own)
+
+
+class League:
+    """Adds the learners of all seats to the champions of a view at the end of every generation.
+
+    The first champion is the agent before training. generations: champions that are added, evenly spaced.
+    """
+
+    def __init__(self, view: LeagueView, learner: Learner, *, samples: int, generations: int = GENERATIONS) -> None:
+        """learner: of the view. samples: steps of a market over which the generations are spread."""
         if generations < 1:
             raise ConfigError(f"generations must be at least 1, got {generations}")
-        self.config = config
+        self.view = view
+        self.learner = learner
+        self.samples = samples
         self.generations = generations
-        self.view = LeagueView(market, seed)
-        self.learner = Learner(self.view, config, seed=seed)
-        self._add()  # the first champion is the agent before training
+        self._add()
 
-    def learn(self, samples: int, callback: Callable[[Learner, Metrics], bool | None] | None = None) -> None:
-        """Train each seat on at least `samples` steps of its markets."""
-        each = -(-samples // self.generations)
-        linear = self.config.learning_rate_schedule == "linear"
-        for generation in range(self.generations):
-            rate = 1 - generation / self.generations if linear else 1.0
-            self.learner.learn(each, callback=callback, schedule=lambda _, rate=rate: rate)  # type: ignore[misc]
+    def rate(self, age: int) -> float:
+        """Factor of the learning rate after `age` samples: that of the schedule at the start of the generation."""
+        config = self.learner.config
+        if not (isinstance(config, PPOConfig) and config.learning_rate_schedule == "linear"):
+            return 1.0
+        return 1 - min(self._generation(age), self.generations - 1) / self.generations
+
+    def advance(self) -> None:
+        """Add a champion if an iteration has ended a generation."""
+        if len(self.view.champions) <= self._generation(self.learner.samples[0]):
             self._add()
+
+    def _generation(self, age: int) -> int:
+        return age * self.generations // self.samples
 
     def _add(self) -> None:
         champion = {name: x.clone() for name, x in self.learner.algorithm.weights().items()}
         self.view.add(champion, self.learner.algorithm.spec)
 
-    def act(self, observation: JointObservation) -> Tensor:
-        """Actions [1, E, M, D] of the learners without exploration, in one market of all."""
-        rows = observation.own.transpose(1, 2).flatten(0, 1)  # [M, E, S]
-        return self.learner.act(rows).unsqueeze(0).transpose(1, 2)
 
-    def weights(self) -> dict[str, Tensor]:
-        """Weights of the learners: name -> [M, ...]."""
-        return self.learner.algorithm.weights()
-
-
-MULTI_AGENT_ALGORITHMS = ("ippo", "mappo", "maddpg", "league")
+MultiAgentAlgorithm = Literal["ippo", "mappo", "maddpg", "league"]
+MULTI_AGENT_ALGORITHMS: tuple[MultiAgentAlgorithm, ...] = get_args(MultiAgentAlgorithm)
 Progress = Callable[[int, Metrics], None]
 
 
-class LearnerPolicy:
-    """The agents of a trained learner. view: market that it was trained on."""
+class JointPolicy:
+    """The agents of a trained learner. layout: how the agents of a market are members or environments of it."""
 
-    def __init__(self, learner: Learner, view: AgentsView) -> None:
+    def __init__(self, learner: Learner, layout: AgentsView) -> None:
         self.learner = learner
-        self.view = view
+        self.layout = layout
 
     def act(self, observation: JointObservation) -> Tensor:
         """Actions [P, E, M, D] without exploration, for any number E of markets."""
-        return self.view.joint(self.learner.act(self.view.rows(observation)))
-
-    def weights(self) -> dict[str, Tensor]:
-        return self.learner.algorithm.weights()
+        return self.layout.joint(self.learner.act(self.layout.rows(observation)))
 
 
-JointPolicy = LearnerPolicy | MADDPG | League
+def layout_of(market: MultiAgentVecEnv, algorithm: str, *, shared: bool) -> AgentsView:
+    """The view in which the trained agents of an algorithm act on a market."""
+    return view_agents(market, shared=shared, central=algorithm in ("mappo", "maddpg"))
+
+
+def training_view(
+    market: MultiAgentVecEnv, algorithm: str, *, shared: bool = False, seed: int = 0
+) -> AgentsView | LeagueView:
+    """The view of a market that an algorithm trains on. Raises ConfigError for a market that does not fit."""
+    if algorithm != "league":
+        return layout_of(market, algorithm, shared=shared)
+    kind = ResumableLeagueView if isinstance(market, ResumableMultiAgentVecEnv) else LeagueView
+    return kind(market, seed)
+
+
+def check_algorithm(algorithm: str, config: AgentConfig | None) -> None:
+    """Raises ConfigError for an unknown algorithm of many agents, and for settings of another one."""
+    if algorithm not in MULTI_AGENT_ALGORITHMS:
+        raise ConfigError(f"--algorithm must be one of {', '.join(MULTI_AGENT_ALGORITHMS)}, got {algorithm!r}")
+    kind = MADDPGConfig if algorithm == "maddpg" else PPOConfig
+    if config is not None and not isinstance(config, kind):
+        raise ConfigError(f"{algorithm} takes a {kind.__name__}, got {type(config).__name__}")
 
 
 def train_agents(
@@ -206,7 +259,7 @@ def train_agents(
     samples: int,
     shared: bool = False,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> JointPolicy:
     """Train all agents on `samples` steps of the markets of each member. shared: one network for all agents.
 
@@ -215,26 +268,19 @@ def train_agents(
     config: PPOConfig or MADDPGConfig; default: the defaults of the algorithm. progress(samples, metrics) is called
     after every iteration. Raises ConfigError for an unknown algorithm and settings that do not fit.
     """
-    if algorithm not in MULTI_AGENT_ALGORITHMS:
-        raise ConfigError(f"--algorithm must be one of {', '.join(MULTI_AGENT_ALGORITHMS)}, got {algorithm!r}")
-    report = progress or (lambda *_: None)
-    if algorithm == "maddpg":
-        if config is not None and not isinstance(config, MADDPGConfig):
-            raise ConfigError(f"maddpg takes a MADDPGConfig, got {type(config).__name__}")
-        joint = MADDPG(market, config, shared=shared, seed=seed)
-        joint.learn(samples, lambda agent, metrics: report(agent.samples, metrics))
-        return joint
-    if isinstance(config, MADDPGConfig):
-        raise ConfigError(f"{algorithm} takes a PPOConfig, got {type(config).__name__}")
-    if algorithm == "league":
-        league = League(market, config or default_ppo(), seed=seed)
-        league.learn(samples, lambda learner, metrics: report(learner.samples[0], metrics))
-        return league
-    view = AgentsView(market, shared=shared, central=algorithm == "mappo")
-    learner = Learner(view, config or default_ppo(), seed=seed)
+    check_algorithm(algorithm, config)
+    view = training_view(market, algorithm, shared=shared, seed=seed)
+    learner = Learner(view, config or (MADDPGConfig() if algorithm == "maddpg" else default_ppo()), seed=seed)
+    league = League(view, learner, samples=samples) if isinstance(view, LeagueView) else None
     each = market.agents if shared else 1  # samples of the learner in a step of a market
-    learner.learn(samples * each, callback=lambda learner, metrics: report(learner.samples[0] // each, metrics))
-    return LearnerPolicy(learner, view)
+
+    def on_iteration(_: Learner, metrics: Metrics) -> None:
+        if league is not None:
+            league.advance()
+        progress(learner.samples[0] // each, metrics)
+
+    learner.learn(samples * each, callback=on_iteration, schedule=None if league is None else league.rate)
+    return JointPolicy(learner, layout_of(market, algorithm, shared=shared))
 
 
 def default_ppo(**changes: Any) -> PPOConfig:

@@ -22,7 +22,7 @@ from finrl_pod.market.actions import scores_to_weights
 from finrl_pod.market.mandate import TILT_SCALE
 from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.native.device import on_device
-from finrl_pod.protocols import CentralCriticVecEnv, VecEnv
+from finrl_pod.protocols import CentralCriticVecEnv, JointVecEnv, VecEnv
 from finrl_pod.rl.networks.layers import Params, affine, select_items, uniform
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.algorithm_configs import AgentConfig, OnPolicyConfig, TrainedAgentConfig
@@ -315,17 +315,22 @@ class MarketAdapter:
 
 
 class FlatAdapter:
-    """Adapter of environments with flat rows [P, E, S]; each environment is an item."""
+    """Adapter of environments with flat rows [P, E, S]; each environment is an item.
+
+    Of the agents of a market that share a network, M together are an item. agents: M, 1 without a `JointVecEnv`.
+    """
 
     def __init__(self, env: VecEnv, spec: PolicySpec, dtype: torch.dtype) -> None:
         self.spec = spec
-        self.groups = env.envs
-        self.accounts = 1
+        self.agents = max(1, env.agents) if isinstance(env, JointVecEnv) else 1
+        self.accounts = self.agents if isinstance(env, JointVecEnv) and env.is_shared else 1
+        self.groups = env.envs // self.accounts
         self.dtype = dtype
-        self.item_fields: ItemFields = {"row": ((1, env.observation_size), dtype)}
+        self.item_fields: ItemFields = {"row": ((self.accounts, env.observation_size), dtype)}
 
     def encode(self, observation: Tensor) -> dict[str, Tensor]:
-        return {"row": observation.unsqueeze(2).to(self.dtype)}
+        rows = observation.reshape(observation.shape[0], -1, self.accounts, observation.shape[-1])
+        return {"row": rows.to(self.dtype)}
 
     def decode(self, items: Mapping[str, Tensor]) -> ModelInput:
         return ModelInput(items["row"])

@@ -52,7 +52,7 @@ class LookbackNetwork:
 
 
 class MlpActor:
-    """An MLP with ReLUs on the flat observation.
+    """An MLP with ReLUs on the flat observation, without the numbers of critics alone.
 
     heads: 1 for an action, 2 for mean and log standard deviation: [P, K, A, D] each, before the tanh.
     """
@@ -60,9 +60,10 @@ class MlpActor:
     def __init__(self, spec: PolicySpec, heads: int) -> None:
         self.spec = spec
         self.heads = heads
+        self.size = row_size(spec) - spec.critic_only
 
     def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
-        sizes = (row_size(self.spec), *self.spec.hidden, self.heads * self.spec.action_size)
+        sizes = (self.size, *self.spec.hidden, self.heads * self.spec.action_size)
         tensors = mlp_init(sizes, generator, dtype)
         if self.spec.action == "tilt":
             last = len(self.spec.hidden)
@@ -71,7 +72,7 @@ class MlpActor:
         return tensors
 
     def forward(self, params: Params, obs: ModelInput) -> tuple[Tensor, ...]:
-        out = mlp(params, obs.flat(), len(self.spec.hidden) + 1)
+        out = mlp(params, obs.flat()[..., : self.size], len(self.spec.hidden) + 1)
         out = out.view(*obs.account.shape[:3], -1)  # [P, K, A, heads * D]
         return torch.split(out, self.spec.action_size, -1)
 
@@ -279,7 +280,10 @@ class EquivariantCritic:
         return value.squeeze(-1) + (effect * linear).sum(-1)
 
 
-def make_critic(spec: PolicySpec) -> MlpCritic | EquivariantCritic | LookbackNetwork:
+Critic = MlpCritic | EquivariantCritic | LookbackNetwork
+
+
+def make_critic(spec: PolicySpec) -> Critic:
     """The critic network for policies of kind `spec.kind`; a linear policy has an equivariant one."""
     network = MlpCritic(spec) if spec.kind == "mlp" else EquivariantCritic(spec)
     encoder = make_lookback_encoder(spec)

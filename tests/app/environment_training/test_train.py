@@ -65,7 +65,8 @@ def test_training_writes_weights_config_and_result(tmp_path: Path, capsys: pytes
     weights = load_file(tmp_path / "a" / "weights.safetensors")
     assert weights["1.w0"].shape == (3, 16)
     assert json.loads((tmp_path / "a" / "result.json").read_text()) == document
-    assert {path.name for path in (tmp_path / "a").iterdir()} == {"config.json", "result.json", "weights.safetensors"}
+    kept = {"config.json", "result.json", "weights.safetensors", "checkpoint.json"}  # and the checkpoint that it names
+    assert kept < {path.name for path in (tmp_path / "a").iterdir()}
 
 
 @pytest.mark.parametrize("members", [1, 2])
@@ -133,7 +134,7 @@ def test_killed_run_resumes_exactly(tmp_path: Path, capsys: pytest.CaptureFixtur
             time.sleep(0.02)
         process.kill()
         process.wait()
-    state = json.loads((out / "state.json").read_text())
+    state = json.loads((out / "checkpoint.json").read_text())
     assert state["written"] >= 66
     assert not (out / "result.json").exists()
     resumed = result(capsys, out, *terms, "--resume", steps=300)
@@ -160,7 +161,7 @@ def test_asynchronous_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def _saved(out: Path) -> bool:
     try:
-        return bool(json.loads((out / "state.json").read_text())["written"] >= 66)
+        return bool(json.loads((out / "checkpoint.json").read_text())["written"] >= 66)
     except (OSError, ValueError):
         return False
 
@@ -202,7 +203,7 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
         try:
             deadline = time.monotonic() + 60
-            while not (out / "state.json").exists() and time.monotonic() < deadline:
+            while not (out / "checkpoint.json").exists() and time.monotonic() < deadline:
                 time.sleep(0.02)
             children = psutil.Process(process.pid).children(recursive=True)
             workers = [child for child in children if "gymnasium_pool.worker import" in " ".join(_command(child))]
@@ -216,7 +217,7 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
     assert "--resume" in stderr
     assert "Traceback" not in stderr
     assert not any(worker.is_running() for worker in workers)
-    assert json.loads((out / "state.json").read_text())["written"] > 0
+    assert json.loads((out / "checkpoint.json").read_text())["written"] > 0
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,9 @@ def test_every_algorithm_trains_traders(algorithm: str, tmp_path: Path, capsys: 
     assert result["holdings"][0][0] == pytest.approx(1.0)
     assert result["holdings"][0][-1] == pytest.approx(0.0, abs=1e-6)
     assert json.loads((out / "result.json").read_text())["excess_cost"] == result["excess_cost"]
-    assert {p.name for p in out.iterdir()} == {"config.json", "result.json", "weights.safetensors"}
+    assert result["alive"] == [True, True]
+    kept = {"config.json", "result.json", "weights.safetensors", "checkpoint.json"}
+    assert kept < {p.name for p in out.iterdir()}
     assert run(["train", "--market", "competition", "--out", str(out), *SMALL]) == 2
 
 
@@ -60,7 +62,7 @@ def test_seeds_and_settings_decide(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--market", "desk", "--algorithm", "sac"], "--algorithm must be one of ippo, mappo, maddpg, league"),
         (["--market", "desk", "--set", "colour=1"], "--set has no setting 'colour'"),
         (["--market", "desk", "--workers", "2"], "--workers is only valid with --env, got --market"),
-        (["--market", "desk", "--resume"], "--resume is only valid with a config file or --env"),
+        (["--market", "desk", "--resume"], "has no run to resume"),
         (["--market", "desk", "--env", "gym:CartPole-v1"], "one of a config file, --env and --market"),
         (["--market", "desk", "--steps", "0"], "--steps must be at least 1"),
         (["--market", "execution", "--set", "steps=1"], "market.steps"),
@@ -71,8 +73,9 @@ def test_seeds_and_settings_decide(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--market", "desk", "--set", "lookback=5"], "agent.lookback is a setting of an encoder"),
         *(
             (["--market", "desk", "--algorithm", "maddpg", "--set", line], f"has no setting {line.split('=')[0]!r}")
-            for line in ("target_interval=3", "l1_penalty=1.0", "dropout=0.5", 'encoder="gru"', "shared=false")
+            for line in ("l1_penalty=1.0", "dropout=0.5", "shared=false")
         ),
+        (["--market", "desk", "--algorithm", "maddpg", "--set", 'encoder="gru"'], "agent.encoder"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
