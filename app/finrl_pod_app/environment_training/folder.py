@@ -1,7 +1,7 @@
 """Folder of a run: config.json, checkpoints, weights and result at the end.
 
-Replay items are saved in segments, each written once. checkpoint.json is replaced atomically last and lists the files that
-belong together, so a kill at any moment leaves the previous checkpoint intact.
+Replay items are saved in segments, each written once. checkpoint.json is replaced atomically last and lists the files
+that belong together, so a kill at any moment leaves the previous checkpoint intact.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Checkpoint(JsonRecord):
-    """Contents of checkpoint.json. losses: lost workers. saves: number of this one. written: replay items ever saved."""
+    """Contents of checkpoint.json. losses: lost workers. saves: number of this one. written: replay items saved."""
 
     scores: Scores
     seconds: float

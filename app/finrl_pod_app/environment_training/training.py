@@ -36,7 +36,7 @@ from finrl_pod_app.environment_training.folder import (
     RunFolder,
     TrainingResult,
 )
-from finrl_pod_app.setup.output_folder import RUN, locked_folder
+from finrl_pod_app.setup.output_folder import RUN, check_room, locked_folder
 from finrl_pod_app.setup.training_loggers import open_logger
 
 SAVE_SECONDS = 60.0
@@ -64,6 +64,7 @@ def train(
     after Ctrl-C or SIGTERM with everything saved.
     """
     check(config)
+    check_room(out)
     folder = RunFolder(out)
     saved_config = folder.config() if resume else None  # keeps the files of the run
     config = pinned(config)
