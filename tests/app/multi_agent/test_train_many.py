@@ -153,9 +153,7 @@ def test_command_trains_evaluates_and_tells_of_agents_that_diverge(
 def test_markets_of_users_are_trained_in_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "pair.py"
     file.write_text(MARKET)
-    result = train_by_command(
-        capsys, tmp_path / "run", "--env", f"{file}:Pair", "--steps", "640", "--set", "horizon=4"
-    )
+    result = train_by_command(capsys, tmp_path / "run", "--env", f"{file}:Pair", "--steps", "640", "--set", "horizon=4")
     assert result["episodes"] == 640 * 2
     assert result["evaluation"]["mean"][0] == result["evaluation"]["mean"][1] <= 0
 
