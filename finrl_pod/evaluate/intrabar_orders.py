@@ -7,6 +7,7 @@ beyond it; a trailing stop follows the bars before. Holdings are long, and prote
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -40,6 +41,18 @@ class OrderRules:
                 )
         if not 0 <= self.take_profit < np.inf:
             raise InputError(f"orders: take_profit must be at least 0, such as 0.1, got {self.take_profit}")
+
+    @classmethod
+    def from_shares(cls, shares: Mapping[str, float], source: str = "orders") -> OrderRules:
+        """The rules with these shares by name. source: argument or option, for messages.
+
+        Raises InputError for an unknown name and for a share that is not a number or out of range.
+        """
+        names = [field.name for field in fields(cls)]
+        is_share = [isinstance(share, int | float) and not isinstance(share, bool) for share in shares.values()]
+        if not (shares.keys() <= set(names) and all(is_share)):
+            raise InputError(f"{source} takes shares such as stop_loss=0.1, of {', '.join(names)}; got {shares!r:.80}")
+        return cls(**shares)
 
     def __bool__(self) -> bool:
         return any(getattr(self, field.name) for field in fields(self))

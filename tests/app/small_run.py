@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from finrl_pod_app.evaluation import backtests
+from finrl_pod_app.evaluation.finished_backtest import BacktestTerms
 from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.training import tournaments as training
 
@@ -90,7 +91,9 @@ def small_config(**tournament: Any) -> RunConfig:
 
 def run_backtest(*target: Any, **options: Any) -> dict[str, Any]:
     """The contents of report.json of a backtest, from `services.backtests.run_backtest`."""
-    return backtests.run_backtest(*target, **options).to_dict()
+    names = {field.name for field in dataclasses.fields(BacktestTerms)} - {"cost_bps", "cash"}
+    terms = BacktestTerms(**{name: options.pop(name) for name in names & options.keys()})
+    return backtests.run_backtest(*target, terms=terms, **options).to_dict()
 
 
 def run_tournament(*config: Any, **options: Any) -> dict[str, Any]:

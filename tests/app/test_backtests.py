@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.evaluation.backtests import prepare, run_references
+from finrl_pod_app.evaluation.backtests import prepare
+from finrl_pod_app.evaluation.finished_backtest import run_references
 from finrl_pod_app.evaluation.sweeps import run_sweep
 from finrl_pod_app.setup.presets import config_text
 

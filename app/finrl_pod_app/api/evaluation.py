@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pandas as pd
 from finrl_pod_strategies.baselines import index_market, index_rules
 from finrl_pod_strategies.policy import ModelStrategy, PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
-from finrl_pod.data.side_tables import read_flows
 from finrl_pod.data.sources.feature_tables import with_newest_tables
-from finrl_pod.data.splits import Span, make_splits
+from finrl_pod.data.splits import make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError, RunError
 from finrl_pod.evaluate.attribution import trades_table
-from finrl_pod.evaluate.backtest import backtest as run_strategy
+from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.files import read_json
-from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.mandate_checks import validate_mandate
-from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
@@ -34,10 +29,20 @@ from finrl_pod.user_files import is_custom, user_object
 from finrl_pod_app.api import markets, results
 from finrl_pod_app.api import setup as api
 from finrl_pod_app.api.training import TrainedAgent, progress_shown
-from finrl_pod_app.evaluation.backtests import SplitName, in_sample, prepare, run_references
+from finrl_pod_app.evaluation.backtests import BacktestOptions, in_sample, prepare
 from finrl_pod_app.evaluation.champions import scored_strategy, strategy_identity, trades_scores
+from finrl_pod_app.evaluation.finished_backtest import (
+    REFERENCES,
+    BacktestInputs,
+    BacktestTerms,
+    Execution,
+    FinishedBacktest,
+    SplitName,
+    run_test,
+)
 from finrl_pod_app.evaluation.orders import MAX_AGE, OrderOptions, account_orders, run_champion
-from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, splits_of_panel
+from finrl_pod_app.prices.stored_prices import backtest_period, check_prices, load_panel, splits_of_panel
+from finrl_pod_app.setup.output_folder import BACKTEST, rewritable_folder
 from finrl_pod_app.setup.overrides import override_config
 from finrl_pod_app.setup.presets import for_stored_panel
 
@@ -53,8 +58,16 @@ def backtest(
     start: str | None = None,
     end: str | None = None,
     cost_bps: float | None = None,
+    cash: float | None = None,
     config: RunConfig | None = None,
+    settings: Mapping[str, markets.SettingValue] | None = None,
+    execution: Execution = "weights",
+    orders: Mapping[str, float] | None = None,
     flows: str | Path | float | None = None,
+    benchmark: str | None = None,
+    capacity: bool = False,
+    adv: float | None = None,
+    out: str | Path | None = None,
 ) -> results.Backtest:
     """Backtest a strategy on one split of the prices, by default validation.
 
@@ -65,63 +78,148 @@ def backtest(
     rules of the run. prices: a market of `make_market`, or prices as in `load_prices`; by default the market that an
     agent was trained on, the prices of a run, and the built-in sample for others.
 
-    split: "train", "validation", "test" or "all"; start, end: dates that replace its own. cost_bps: cost of a trade in
-    basis points of its value, instead of the config. config: rules of the market, by default the rules of `prices`.
-    flows: deposits and, negative, withdrawals: a CSV file with columns date and amount, or an amount for each month.
-    Each test result of a strategy that is not a baseline counts as a look. Raises InputError and DataError for bad
-    input.
+    split: "train", "validation", "test" or "all"; start, end: dates that replace its own. config: rules of the market,
+    by default the rules of `prices`. cost_bps, cash, settings: cost of a trade in basis points of its value, starting
+    cash, and fields of [environment] such as {"environment.delay": 2}, instead of the config. execution: "paper" trades
+    with the orders of the paper-trading daemon. orders: stops and limits, such as {"stop_loss": 0.05}. flows: deposits
+    and, negative, withdrawals: a CSV file with columns date and amount, or an amount for each month. benchmark: a
+    symbol (bought and held), a baseline, or file.py:Class to compare with. capacity: also simulate larger accounts;
+    adv: average daily volume of an asset in currency for it, where data have none. out: folder for report.html, which
+    needs no other file, and bars, weights and attribution as tables. Figures are those of `finrl-pod backtest` with the
+    same options. Each test result of a strategy that is not a baseline counts as a look. Raises InputError and
+    DataError for bad input.
     """
-    if split not in ("train", "validation", "test", "all"):
-        raise InputError(f"split must be train, validation, test or all, got {split!r}")
+    if split not in get_args(SplitName):
+        raise InputError(f"split must be train, validation, test or all, got {split!r:.80}")
     cost_bps = None if cost_bps is None else api.number("cost_bps", cost_bps)
+    cash = None if cash is None else api.number("cash", cash)
     if isinstance(strategy, Panel | pd.DataFrame | api.Setup):
         raise InputError("the strategy comes first, then the prices: fp.backtest('equal_weight', prices)")
-    if (folder := _folder_of_run(strategy)) is not None:
-        return _backtest_champion(folder, prices, config, cost_bps, split, start, end, flows)
+    terms = _terms(execution, orders, flows, benchmark, capacity, adv)
+    terms.check(strategy)
+    folder = None if out is None else api.as_path(out, "out must be a folder")
+    if not isinstance(settings, Mapping | None):
+        raise InputError(f'settings must be a dict such as {{"environment.delay": 2}}, got {settings!r:.80}')
+    options: BacktestOptions = {"split": split, "start": start, "end": end, "cost_bps": cost_bps, "cash": cash}
+    options["settings"] = settings or {}
+    with rewritable_folder(folder, BACKTEST):
+        if (run := _folder_of_run(strategy)) is not None:
+            inputs = _champion_inputs(run, prices, config, options)
+        else:
+            inputs = _inputs(strategy, prices, config, options)
+        tested = run_test(inputs, terms, for_report=folder is not None)
+        if folder is not None:
+            tested.write(folder)
+    return _result(tested)
+
+
+def _terms(
+    execution: Execution,
+    orders: Mapping[str, float] | None,
+    flows: str | Path | float | None,
+    benchmark: str | None,
+    capacity: bool,
+    adv: float | None,
+) -> BacktestTerms:
+    if execution not in get_args(Execution):
+        raise InputError(f"execution must be weights or paper, got {execution!r:.80}")
+    if not isinstance(orders, Mapping | None):
+        raise InputError(f'orders must be a dict such as {{"stop_loss": 0.05}}, got {orders!r:.80}')
+    if not isinstance(benchmark, str | None):
+        raise InputError(f"benchmark must be a symbol, a baseline or file.py:Class, got {benchmark!r:.80}")
+    order_rules = OrderRules.from_shares(orders) if orders else None
+    is_wanted = api.flag("capacity", capacity)
+    volume = None if adv is None else api.number("adv", adv)
+    return BacktestTerms(
+        execution, orders=order_rules, flows=flows, benchmark=benchmark, capacity=is_wanted, adv=volume
+    )
+
+
+def _inputs(
+    strategy: object,
+    prices: api.Setup | markets.Prices | None,
+    config: RunConfig | None,
+    options: BacktestOptions,
+) -> BacktestInputs:
+    """The strategy with its prices, market and bars."""
     if isinstance(strategy, TrainedAgent) and prices is None:
         prices = strategy.market
-    settings = config or (prices.config if isinstance(prices, api.Setup) else RunConfig())
-    tested_strategy, counts_as_look = _strategy_of(strategy, prices, settings)
+    rules = config or (prices.config if isinstance(prices, api.Setup) else RunConfig())
+    tested_strategy, counts_as_look = _strategy_of(strategy, prices, rules)
     if prices is None:
         prices = "sample"
         if isinstance(tested_strategy, PolicyStrategy) and tested_strategy.data_sha256 != Store().show(prices).sha256:
             raise InputError(f"{tested_strategy.name} was trained on other prices than the sample: pass the prices")
     if isinstance(prices, api.Setup):
         panel = prices.panel
-        splits = settings.splits
+        splits = rules.splits
     else:
         panel = with_newest_tables(markets.load_prices(prices), tested_strategy)
         splits = splits_of_panel(panel)
-    settings = override_config(settings, cost_bps=cost_bps)
+    rules = override_config(rules, None, options["cost_bps"], options["cash"], options["settings"])
+    check_prices(rules.environment, panel)
     if isinstance(tested_strategy, PolicyStrategy):
         tested_strategy.check_universe(panel.symbols)
     if trades_scores(tested_strategy):
-        validate_mandate(settings.mandate, settings.environment, panel.symbols)
+        validate_mandate(rules.mandate, rules.environment, panel.symbols)
+    split = options["split"] or "validation"
+    start, end = options["start"], options["end"]
     first, last = backtest_period(panel, start, end, splits, split)
     fit = (0, len(panel.times) - 1) if tested_strategy.feature_names else (first, last)
-    market = build_market(panel, tested_strategy.feature_names, fit, settings.environment.fill)
-    environment = settings.environment
-    paid = None if flows is None else read_flows(flows, panel.times[first : last + 1])
-    period = MarketPeriod(market, first, last, rules_of(environment), environment.cash, paid)
-    baselines = run_references(tested_strategy.name, panel, period)
-    if strategy == "index":  # a market of one asset
-        panel, market = index_market(panel, market.fill_rule)
-        period = dataclasses.replace(period, market=market, rules=index_rules(period.rules))
-    identity = strategy_identity(tested_strategy)  # before a strategy changes its attributes
-    result = run_strategy(tested_strategy, panel, period)
-    looks = None  # what fails shows nothing
-    if counts_as_look and last >= _test_start(panel, settings if isinstance(prices, api.Setup) else None):
-        looks = log_look(panel, Span(first, last), identity, f"backtest of {tested_strategy.name}").number
-    bars_name = split if not (start or end) else "dates"
-    in_sample_warning = None
     training_market = strategy.market if isinstance(strategy, TrainedAgent) else None
     if isinstance(tested_strategy, ModelStrategy) and isinstance(prices, api.Setup):
         training_market = prices
+    in_sample_warning = None
     if training_market is not None and training_market.panel.sha256 == panel.sha256:
         training_dates = training_market.config.splits.train
         in_sample_warning = in_sample(*training_dates, panel.times[first : last + 1], "the agent was trained")
+    name = tested_strategy.name
+    return BacktestInputs(
+        f"own {name}" if counts_as_look and name in REFERENCES else name,
+        tested_strategy,
+        rules,
+        panel,
+        build_market(panel, tested_strategy.feature_names, fit, rules.environment.fill),
+        first,
+        last,
+        strategy_identity(tested_strategy) if counts_as_look else None,  # before it changes its attributes
+        in_sample_warning,
+        None if start or end else split,
+        shows_test=last >= _test_start(panel, rules if isinstance(prices, api.Setup) else None),
+    )
+
+
+def _champion_inputs(
+    folder: Path, prices: api.Setup | markets.Prices | None, config: RunConfig | None, options: BacktestOptions
+) -> BacktestInputs:
+    """The champion of a run with the prices and rules of the run."""
+    if prices is not None:
+        panel = prices.panel if isinstance(prices, api.Setup) else markets.load_prices(prices)
+        if panel.sha256 != RunDirectory.open(folder).data_sha256:
+            raise InputError(f"the champion of {folder} is tested on the run's own prices; leave out others")
+        markets.stored_panel(panel)  # where the run finds them
+    if config is not None:
+        raise InputError(f"the champion of {folder} is tested under the run's own rules; leave out config")
+    return prepare(folder, fix=f", or pass them: fp.backtest({str(folder)!r}, prices)", **options)
+
+
+def _result(tested: FinishedBacktest) -> results.Backtest:
+    inputs = tested.inputs
+    market = inputs.market
+    rules = inputs.market_period.rules
+    if inputs.name == "index":  # a market of one asset
+        market = index_market(inputs.panel, market.fill_rule)[1]
+        rules = index_rules(rules)
+    result = tested.results[inputs.name]
     return results.Backtest(
-        result, bars_name, looks, trades_table(result, market, period.rules), baselines, in_sample_warning
+        result,
+        inputs.period or "dates",
+        None if tested.look is None else tested.look.number,
+        results.NO_TRADES if tested.recording is None else trades_table(result, market, rules),
+        {name: other for name, other in tested.results.items() if name != inputs.name},
+        inputs.in_sample,
+        benchmark=None if tested.benchmark_account is None else tested.base,
+        capacity=tested.capacity,
     )
 
 
@@ -173,37 +271,6 @@ def _folder_of_run(run: object) -> Path | None:
     if isinstance(run, results.TournamentResult):
         return run.folder
     return Path(run) if isinstance(run, str | Path) and Path(run).is_dir() else None
-
-
-def _backtest_champion(
-    folder: Path,
-    prices: api.Setup | markets.Prices | None,
-    config: RunConfig | None,
-    cost_bps: float | None,
-    split: SplitName,
-    start: str | None,
-    end: str | None,
-    flows: str | Path | float | None,
-) -> results.Backtest:
-    if prices is not None:
-        panel = prices.panel if isinstance(prices, api.Setup) else markets.load_prices(prices)
-        if panel.sha256 != RunDirectory.open(folder).data_sha256:
-            raise InputError(f"the champion of {folder} is tested on the run's own prices; leave out others")
-        markets.stored_panel(panel)  # where the run finds them
-    if config is not None:
-        raise InputError(f"the champion of {folder} is tested under the run's own rules; leave out config")
-    fix = f", or pass them: fp.backtest({str(folder)!r}, prices)"
-    champion = prepare(folder, fix=fix, split=split, start=start, end=end, cost_bps=cost_bps)
-    if flows is not None:
-        times = champion.panel.times[champion.first : champion.last + 1]
-        champion = dataclasses.replace(champion, flows=read_flows(flows, times))
-    period = champion.market_period
-    result = run_strategy(champion.strategy, champion.panel, period)
-    looks = champion.log_look()
-    trades = trades_table(result, champion.market, period.rules)
-    baselines = run_references(result.name, champion.panel, period)
-    number_of_look = None if looks is None else looks.number
-    return results.Backtest(result, champion.period or "dates", number_of_look, trades, baselines, champion.in_sample)
 
 
 def _test_start(panel: Panel, config: RunConfig | None) -> int:

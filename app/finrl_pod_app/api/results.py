@@ -34,6 +34,7 @@ from finrl_pod_app.report.verdict_text import next_sentence, rule_cells, verdict
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
+NO_TRADES = pd.DataFrame(columns=list(TRADE_COLUMNS))
 COMPACT_METRICS = tuple(metric for metric in METRICS if metric.level < 3)
 
 
@@ -43,15 +44,18 @@ class Backtest:
 
     result: arrays and metrics, see `types.BacktestResult`. trades: one row each, with cost and realised profit, see
     `attribution.trades_table`. baselines: results on the same prices, bars and rules by name, such as "equal_weight",
-    to compare with. in_sample: a warning if the agent was trained or selected on some of these bars.
+    to compare with. in_sample: a warning if the agent was trained or selected on some of these bars. benchmark: name of
+    the chosen benchmark among the baselines. capacity: results of larger accounts, None unless they were asked for.
     """
 
     result: BacktestResult
     split: str
     looks: int | None = None
-    trades: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(TRADE_COLUMNS)))
+    trades: pd.DataFrame = field(default_factory=NO_TRADES.copy)
     baselines: Mapping[str, BacktestResult] = field(default_factory=dict)
     in_sample: str | None = None
+    benchmark: str | None = None
+    capacity: Mapping[str, object] | None = None
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -81,8 +85,9 @@ class Backtest:
         trades = {name: self.trades[name].to_numpy() for name in self.trades.columns}
         baselines = {name: {**vars(result)} for name, result in self.baselines.items()}
         values = {"split": self.split, "looks": self.looks, "result": {**vars(self.result)}, "trades": trades}
+        facts = {"in_sample": self.in_sample, "benchmark": self.benchmark, "capacity": self.capacity}
         target = Path(path)
-        plain = {"kind": "backtest", **values, "baselines": baselines, "in_sample": self.in_sample}
+        plain = {"kind": "backtest", **values, "baselines": baselines, **facts}
         write_json(target, to_plain(_lists(plain)))
         return target
 
@@ -102,20 +107,29 @@ class Backtest:
             trades.assign(time=pd.to_datetime(trades["time"])),
             {name: _saved_result(result_values) for name, result_values in values["baselines"].items()},
             values["in_sample"],
+            values["benchmark"],
+            values["capacity"],
         )
 
-    def comparison(self, baseline: str = "equal_weight") -> Comparison | None:
+    def comparison(self, baseline: str | None = None) -> Comparison | None:
         """The mean return above a baseline per year with its interval, and the one-sided p-value of no edge.
 
         The p-value is the larger one of active return and alpha, for this backtest alone: for the best of several
-        strategies it is too small. baseline: one of `baselines`. None for fewer than 20 returns and for equal ones.
+        strategies it is too small. baseline: one of `baselines`, by default the benchmark, else equal weight. None for
+        fewer than 20 returns and for equal ones.
         Raises InputError for an unknown baseline.
         """
         from finrl_pod_app.evaluation.mandate_report import comparison
 
+        if baseline is None:
+            baseline = self._default_baseline
         if baseline not in self.baselines:
             raise InputError(f"baseline must be one of {', '.join(self.baselines)}, got {baseline!r}")
         return comparison(self.result, self.baselines[baseline])
+
+    @property
+    def _default_baseline(self) -> str:
+        return self.benchmark or "equal_weight"
 
     def _compared(self) -> dict[str, BacktestResult]:
         """The result and the baselines by name, the result first."""
@@ -144,7 +158,7 @@ class Backtest:
     def _notes(self) -> list[str]:
         """Sentences below the table: in sample, against equal weight, looks."""
         notes = [] if self.in_sample is None else [self.in_sample]
-        comparison = self.comparison() if "equal_weight" in self.baselines else None
+        comparison = self.comparison() if self._default_baseline in self.baselines else None
         notes += [] if comparison is None else [comparison_sentence(comparison)]
         if self.looks is not None:
             level = significance_per_look(GateConfig().significance_level, self.looks)

@@ -131,10 +131,20 @@ def backtest(
     order_rules = None if orders is None else _orders(orders)
     from finrl_pod.settings.run import load as load_config
     from finrl_pod_app.evaluation import backtests
+    from finrl_pod_app.evaluation.finished_backtest import BacktestTerms
 
     report = backtests.run_backtest(
         target,
         scoring=None if config is None else load_config(config),
+        terms=BacktestTerms(
+            execution=execution,
+            paper=daemon,
+            orders=order_rules,
+            flows=flows,
+            benchmark=benchmark,
+            capacity=capacity,
+            adv=adv,
+        ),
         data=data,
         split=split,
         start=start,
@@ -142,14 +152,7 @@ def backtest(
         cost_bps=cost_bps,
         cash=cash,
         out=out,
-        benchmark=benchmark,
         settings=setting or (),
-        execution=execution,
-        paper=daemon,
-        orders=order_rules,
-        flows=flows,
-        capacity=capacity,
-        adv=adv,
         on_account=lambda size: typer.echo(f"capacity: simulating an account of {size:,.0f}", err=True),
     )
     if as_json:
@@ -285,22 +288,17 @@ def orders(
 
 def _orders(text: str) -> OrderRules:
     """Parse "stop_loss=0.1,take_profit=0.2"."""
-    from dataclasses import fields
-
     from finrl_pod.errors import InputError
     from finrl_pod.evaluate.intrabar_orders import OrderRules
 
-    field_names = [field.name for field in fields(OrderRules)]
-    values: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for item in text.split(","):
         name, _, value = item.partition("=")
         try:
-            values[name.strip()] = float(value)
+            shares[name.strip()] = float(value)
         except ValueError:
-            values[""] = 0.0
-    if not values.keys() <= set(field_names):
-        raise InputError(f"--orders takes shares such as stop_loss=0.1, of {', '.join(field_names)}; got {text!r}")
-    return OrderRules(**values)
+            raise InputError(f"--orders takes shares such as stop_loss=0.1,take_profit=0.2, got {text!r:.80}") from None
+    return OrderRules.from_shares(shares, "--orders")
 
 
 def _seeds(text: str | None) -> list[int]:

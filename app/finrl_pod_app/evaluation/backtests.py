@@ -4,62 +4,49 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
+from typing import TYPE_CHECKING, TypedDict, Unpack, get_args
 
-import pandas as pd
-from finrl_pod_strategies.baselines import SavingsPlan, make_baseline, run_baseline
-from finrl_pod_strategies.mandate_account import DecisionRecorder
-from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
 from finrl_pod.data.dates import first_moment, last_moment
-from finrl_pod.data.side_tables import read_flows
 from finrl_pod.data.sources.feature_tables import with_newest_tables
-from finrl_pod.data.splits import Span
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.attribution import attribution
-from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.intrabar_orders import OrderRules, orders_of
-from finrl_pod.evaluate.variations import RecordingStrategy, backtest_recorded, cost_curve
-from finrl_pod.market.execution import ExecutionRules, MarketPeriod
 from finrl_pod.market.mandate_checks import validate_mandate
-from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.trial_log import LookCount, log_look
 from finrl_pod.promotion.verdict import VERDICT_FILE
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig, SplitConfig
-from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Times
+from finrl_pod.types import MarketTensor, Panel, Times
 from finrl_pod.user_files import is_custom
 from finrl_pod_app.evaluation import champions
-from finrl_pod_app.evaluation.mandate_report import attribution_of, comparison, mandate_parts, mandate_period
-from finrl_pod_app.evaluation.score_attribution import score_attribution
+from finrl_pod_app.evaluation.finished_backtest import (
+    REFERENCES,
+    BacktestInputs,
+    BacktestTerms,
+    SplitName,
+    run_test,
+)
 from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, load_run_panel, splits_of_panel
-from finrl_pod_app.report.builder import bars_sentence, bootstrap_band, build_report, rule_sentences, subject_of
 from finrl_pod_app.report.columns import CHAMPION
-from finrl_pod_app.report.records import ReportParts, RunReport
-from finrl_pod_app.setup.doctor import installed_versions
+from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.setup.output_folder import BACKTEST, rewritable_folder
 from finrl_pod_app.setup.overrides import override_config
 
 if TYPE_CHECKING:
-    from finrl_pod.paper.settings import PaperConfig
     from finrl_pod.tournament.run_directory import RunDirectory
 
-Execution = Literal["weights", "paper"]
-SplitName = Literal["train", "validation", "test", "all"]
-REFERENCES = ("equal_weight", "index")  # shown next to the tested strategy
+DEFAULT_TERMS = BacktestTerms()
 
 
 class BacktestOptions(TypedDict, total=False):
     """Options of a backtest: the prices, and settings that override the config.
 
     data: name of a stored panel. split: "train", "validation", "test" or "all"; start, end: first and last date instead
-    of the dates of the split. cost_bps, cash: override the environment. settings: "section.name=value". seed: seed of a
-    random strategy.
+    of the dates of the split. cost_bps, cash, settings: override the environment, see `override_config`. seed: seed of
+    a random strategy.
     """
 
     data: str | None
@@ -68,52 +55,8 @@ class BacktestOptions(TypedDict, total=False):
     end: str | None
     cost_bps: float | None
     cash: float | None
-    settings: Sequence[str]
+    settings: Sequence[str] | Mapping[str, object]
     seed: int | None
-
-
-@dataclass(frozen=True, eq=False)
-class BacktestInputs:
-    """A strategy with the prices, the market and the bars that it is tested on.
-
-    subject: its identity in the registry of looks, None for a baseline. in_sample: a warning if it was trained or
-    selected on some of these bars. period: the name of the split, or None for chosen dates. shows_test:
-    whether some of the bars belong to the test split or come after its start. run: run folder of a champion. orders:
-    stops and limits within bars. flows: currency paid in at each bar, negative if taken out, or None.
-    """
-
-    name: str
-    strategy: Strategy
-    config: RunConfig
-    panel: Panel
-    market: MarketTensor
-    first: int
-    last: int
-    subject: str | None = None
-    in_sample: str | None = None
-    period: SplitName | None = None
-    shows_test: bool = True
-    run: Path | None = None
-    orders: OrderRules | None = None
-    flows: Floats | None = None
-
-    @property
-    def market_period(self) -> MarketPeriod:
-        """The period of the market that the strategy is tested in, under the rules of its config."""
-        environment = self.config.environment
-        return MarketPeriod(self.market, self.first, self.last, rules_of(environment), environment.cash, self.flows)
-
-    def log_look(self, benchmark: champions.BenchmarkAccount | None = None) -> LookCount | None:
-        """Log a look at its bars, by the strategy or by its benchmark; returns its number and the count of all looks.
-
-        None for a baseline, and for bars before the test split: only results on test count as looks.
-        """
-        subject = self.subject if benchmark is None else benchmark.subject
-        if subject is None or not self.shows_test:
-            return None
-        tested = self.name if self.run is None else f"{CHAMPION} of {self.run}"
-        activity = tested if benchmark is None else benchmark.strategy.name
-        return log_look(self.panel, Span(self.first, self.last), subject, f"backtest of {activity}")
 
 
 def run_backtest(
@@ -121,243 +64,30 @@ def run_backtest(
     *,
     out: Path | None = None,
     scoring: RunConfig | None = None,
-    execution: Execution = "weights",
-    paper: PaperConfig | None = None,
-    orders: OrderRules | None = None,
-    flows: str | Path | float | None = None,
-    capacity: bool = False,
-    adv: float | None = None,
-    benchmark: str | None = None,
+    terms: BacktestTerms = DEFAULT_TERMS,
     on_account: Callable[[float], None] = lambda _: None,
     **options: Unpack[BacktestOptions],
 ) -> RunReport:
     """Backtest the champion of a run (a Path), a baseline (its name) or a custom `file.py:Class`.
 
     scoring: the target is `file.py:function` whose values on the panel are scores, traded under the mandate and the
-    rules of this config, on its prices. execution: "weights" trades to the target weights under the rules of the
-    environment. "paper" trades with the orders of the paper-trading daemon, with the prices, symbols, capital, costs
-    and order settings of its config `paper`, or the defaults.
+    rules of this config, on its prices. terms: a config of a daemon among them also brings prices, symbols, capital and
+    costs. on_account: called with the size of each larger account before it is simulated. settings: `name=value` lines
+    of the environment.
 
-    settings: `name=value` lines of the environment. orders: stops and limits, instead of the orders of the strategy.
-    flows: deposits and withdrawals, see `read_flows`; the savings plan is then compared too.
-    capacity: also simulate larger accounts, with market impact; adv: average daily volume of each asset in currency for
-    it, instead of the volumes in the data; on_account: called with the size of each account before it is simulated.
-    benchmark: what the metrics compare with: a symbol (bought and held), a baseline, or `file.py:Class`; default: the
-    index of the prices, else equal weight. Without split and dates, a run is tested on its test split, a custom
-    strategy on validation, and a baseline on the test split of the default config (on the sample) or on all bars.
-    Returns the report; with `out` it is written with its page, and bars, weights and attribution as Parquet and CSV.
+    Without split and dates, a run is tested on its test split, a custom strategy on validation, and a baseline on the
+    test split of the default config (on the sample) or on all bars. Returns the report; with `out` it is written, see
+    `FinishedBacktest.write`.
     """
-    if paper is not None and execution != "paper":
-        raise InputError('the config of a daemon needs execution "paper"')
-    if capacity and (execution == "paper" or target == "index"):
-        raise InputError(
-            "a capacity is computed for strategies traded to exact weights; leave out --execution paper and index"
-        )
-    if adv is not None and not capacity:
-        raise InputError("--adv is the volume that --capacity assumes; give both")
-    symbols = () if paper is None else paper.symbols
-    if paper is not None and options.get("data") is None:
-        options["data"] = paper.broker.panel
-    tables: dict[str, Mapping[str, Sequence[Any]]] = {}
+    symbols = () if terms.paper is None else terms.paper.symbols
+    if terms.paper is not None and options.get("data") is None:
+        options["data"] = terms.paper.broker.panel
+    terms = dataclasses.replace(terms, cost_bps=options.get("cost_bps"), cash=options.get("cash"))
+    terms.check(target)
     with rewritable_folder(out, BACKTEST):
         inputs = prepare(target, scoring=scoring, symbols=symbols, **options)
-        inputs = dataclasses.replace(inputs, orders=orders or orders_of(inputs.strategy))
-        if inputs.orders is not None and (capacity or execution == "paper" or inputs.name == "index"):
-            raise InputError("stops and limits are simulated for strategies traded to weights, without --capacity")
-        if flows is not None:
-            if capacity or execution == "paper":
-                raise InputError("--flows is for strategies traded to exact weights, without --capacity")
-            times = inputs.panel.times[inputs.first : inputs.last + 1]
-            inputs = dataclasses.replace(inputs, flows=read_flows(flows, times))
-        benchmark_account = (
-            None if benchmark is None else champions.find_benchmark(benchmark, inputs.name, inputs.panel)
-        )
-        report_parts: ReportParts = {"split": inputs.period}
-        if execution == "paper":
-            outcome = _on_paper(inputs, paper, benchmark_account, options)
-        else:
-            outcome = _on_weights(inputs, benchmark_account, with_curve=out is not None)
-            if capacity and outcome.recording is not None:
-                report_parts["capacity"] = _capacity(inputs, outcome.recording, adv, on_account)
-            if inputs.name != "index":
-                profit = attribution(outcome.results[inputs.name], inputs.market, inputs.market_period.rules)
-                report_parts["attribution"] = {"by_asset": profit.by_asset(), "by_year": profit.by_year()}
-                tables["attribution"] = profit.table()
-        if benchmark_account is not None:
-            inputs.log_look(benchmark_account)
-        looks = inputs.log_look()  # what failed has shown nothing
-        if looks is not None:
-            report_parts |= {"looks": looks.number, "looks_so_far": looks.so_far}
-        report = _report(inputs, outcome, benchmark_account, report_parts, with_band=out is not None)
-        if out is not None:
-            from finrl_pod.evaluate.export import write_results, write_table
-            from finrl_pod_app.report.html import write_report
-
-            write_report(out, report, outcome.results)
-            write_results(out, outcome.results)
-            for name, columns in tables.items():
-                write_table(out / name, pd.DataFrame(dict(columns)))
-    return report
-
-
-@dataclass(frozen=True, eq=False)
-class _Outcome:
-    """Results by strategy, and what the report says about them.
-
-    recording: the recorded decisions, None with paper orders. rules: sentences that replace those on the market.
-    orders: sentences on stops and limits. cost_bps: proportional cost, None for the cost of the config. parts: parts of
-    the report by name.
-    """
-
-    results: Mapping[str, BacktestResult]
-    recording: RecordingStrategy | None = None
-    curve: Sequence[Mapping[str, float]] | None = None
-    rules: Sequence[str] | None = None
-    orders: Sequence[str] = ()
-    cost_bps: float | None = None
-    parts: ReportParts = field(default_factory=ReportParts)
-
-
-def _capacity(
-    inputs: BacktestInputs, recording: RecordingStrategy, adv: float | None, on_account: Callable[[float], None]
-) -> object:
-    """Active growth over the base at larger accounts."""
-    from finrl_pod.evaluate.capacity import capacity_curve
-
-    period = inputs.market_period
-    has_mandate = isinstance(inputs.strategy, PolicyStrategy) or champions.trades_scores(inputs.strategy)
-    base = champions.reference_strategy(inputs.config) if has_mandate else make_baseline(REFERENCES[0])
-    base_recording = backtest_recorded(base, inputs.panel, period)[1]
-    curve = capacity_curve(recording, base_recording, period, adv=adv, seed=inputs.config.seed, on_size=on_account)
-    return {"base": base.name, "adv": adv, **curve.plain()}
-
-
-def _on_weights(
-    inputs: BacktestInputs, benchmark_account: champions.BenchmarkAccount | None, *, with_curve: bool
-) -> _Outcome:
-    """Trade to exact target weights.
-
-    with_curve: also compute the metrics of the same decisions at other costs.
-    """
-    champion = inputs.strategy if isinstance(inputs.strategy, PolicyStrategy) else None
-    recorder = None if champion is None else DecisionRecorder(champion)
-    strategy = RecordingStrategy(recorder or inputs.strategy)
-    strategy.orders = inputs.orders
-    on_prices = (inputs.panel, inputs.market_period)
-    index = inputs.name == "index"
-    result = run_baseline("index", *on_prices) if index else backtest(strategy, *on_prices)
-    results = {inputs.name: result, **run_references(inputs.name, *on_prices)}
-    if benchmark_account is not None and benchmark_account.strategy.name not in results:
-        results[benchmark_account.strategy.name] = benchmark_account.result(*on_prices)
-    if champion is not None or champions.trades_scores(inputs.strategy):
-        reference = champions.reference_strategy(inputs.config)
-        if reference.name not in results:
-            results[reference.name] = backtest(reference, *on_prices)
-    parts: ReportParts = {}
-    if recorder is not None:
-        desired_tilts = recorder.desired_tilts(results[CHAMPION].times, len(results[CHAMPION].symbols))
-        periods = {"test": mandate_period(inputs.config, results, desired_tilts)}
-        parts = mandate_parts(inputs.config, inputs.panel, results, periods)
-        parts["score_attribution"] = score_attribution(recorder, results[CHAMPION])
-    has_curve = with_curve and not index and inputs.orders is None and inputs.flows is None
-    return _Outcome(
-        results,
-        strategy,
-        cost_curve(strategy, inputs.market_period) if has_curve else None,
-        orders=() if inputs.orders is None else inputs.orders.sentences(),
-        parts=parts,
-    )
-
-
-def run_references(tested_name: str, panel: Panel, period: MarketPeriod) -> dict[str, BacktestResult]:
-    """Backtests of the strategies that a tested one is shown next to, on its prices, bars and rules, by name.
-
-    tested_name: strategy to leave out. A panel without an index has no result of it, a period without deposits or
-    withdrawals none of the savings plan.
-    """
-    names = REFERENCES if panel.benchmark is not None else REFERENCES[:1]
-    names = names if period.flows is None else (*names, SavingsPlan.name)
-    return {name: run_baseline(name, panel, period) for name in names if name != tested_name}
-
-
-def _on_paper(
-    inputs: BacktestInputs,
-    paper: PaperConfig | None,
-    benchmark_account: champions.BenchmarkAccount | None,
-    options: BacktestOptions,
-) -> _Outcome:
-    """Trade with the orders of the daemon.
-
-    The index has no shares: it and a chosen benchmark trade to exact weights.
-    """
-    from finrl_pod_app.evaluation.execution_rules import rules_of_config, rules_of_environment
-
-    environment = inputs.config.environment
-    # The limits of the daemon that trades the strategy, for the baselines too.
-    if paper is None:
-        terms = rules_of_environment(environment, inputs.panel, inputs.strategy)
-    else:
-        terms = rules_of_config(paper, inputs.strategy, options.get("cost_bps"), options.get("cash"))
-    results: dict[str, BacktestResult] = {}
-    order_counts: dict[str, int] = {}
-    rules = ExecutionRules(cost_rate=float(terms.rules.cost_rate))
-    period = MarketPeriod(inputs.market, inputs.first, inputs.last, rules, terms.cash)
-    for name in dict.fromkeys((inputs.name, *REFERENCES)):
-        if name == "index":
-            if inputs.panel.benchmark is not None or name == inputs.name:
-                results[name] = run_baseline(name, inputs.panel, period)
-            continue
-        strategy = inputs.strategy if name == inputs.name else make_baseline(name)
-        results[name], order_counts[name] = terms.backtest(
-            strategy, inputs.panel, inputs.market, inputs.first, inputs.last
-        )
-    if benchmark_account is not None and benchmark_account.strategy.name not in results:
-        results[benchmark_account.strategy.name] = benchmark_account.result(inputs.panel, period)
-    return _Outcome(
-        results,
-        rules=terms.description(),
-        cost_bps=float(10_000 * terms.rules.cost_rate),
-        parts={"execution": "paper", "orders": order_counts},
-    )
-
-
-def _report(
-    inputs: BacktestInputs,
-    outcome: _Outcome,
-    benchmark_account: champions.BenchmarkAccount | None,
-    report_parts: ReportParts,
-    *,
-    with_band: bool,
-) -> RunReport:
-    """The report of a backtest. with_band: add the bootstrap band of the equity curve."""
-    results = outcome.results
-    report_parts = {**outcome.parts, **report_parts, "period": period_sentence(inputs)}
-    rules = outcome.rules or rule_sentences(inputs.config.environment, inputs.panel, inputs.flows)
-    report_parts["rules"] = [*([inputs.in_sample] if inputs.in_sample else []), *rules, *outcome.orders]
-    if meaning := bars_sentence(inputs.panel):
-        report_parts["bars"] = meaning
-    if inputs.in_sample:
-        report_parts["in_sample"] = inputs.in_sample
-    base = REFERENCES[0] if benchmark_account is None else benchmark_account.strategy.name
-    if benchmark_account is None and champions.trades_scores(inputs.strategy) and outcome.recording is not None:
-        base = champions.reference_strategy(inputs.config).name
-    if inputs.name not in (CHAMPION, base):  # reports of runs compare a champion with its base
-        accounts = (results[inputs.name], results[base])
-        report_parts["comparison"] = comparison(*accounts)
-        report_parts["active_attribution"] = attribution_of(*accounts, inputs.panel, inputs.config.seed)
-    dates = [str(inputs.panel.times[i].astype("datetime64[D]")) for i in (inputs.first, inputs.last)]
-    return build_report(
-        config=inputs.config,
-        panel=inputs.panel,
-        splits={"test": dates},
-        results=results,
-        versions=installed_versions(),
-        cost_curve=outcome.curve,
-        cost_bps=outcome.cost_bps,
-        benchmark=None if benchmark_account is None else benchmark_account.strategy.name,
-        band=bootstrap_band(results[subject_of(results)].equity, inputs.config.seed) if with_band else None,
-        parts=report_parts,
-    )
+        tested = run_test(inputs, terms, on_account=on_account)
+        return tested.report(with_band=False) if out is None else tested.write(out)
 
 
 def prepare(
@@ -415,17 +145,6 @@ def _period(panel: Panel, splits: SplitConfig | None, options: BacktestOptions, 
     first, last = backtest_period(panel, start, end, splits, split)
     shows_test = bool(panel.times[last] >= first_moment(splits.test[0]).to_datetime64())
     return _Period(first, last, None if start or end else split, shows_test)
-
-
-def period_sentence(inputs: BacktestInputs) -> str:
-    """What the bars of a backtest are, and whether they count as a look at the test split."""
-    first, last = (str(inputs.panel.times[i].astype("datetime64[D]")) for i in (inputs.first, inputs.last))
-    names = {"all": "all bars", None: "dates of your choice"}
-    name = names.get(inputs.period, f"{inputs.period} split")
-    if not inputs.shows_test:
-        unseen = "Test bars are not shown; look at them once, at the end, with --split test."
-        return f"Period: {name}, {first} to {last}. {unseen}"
-    return f"Period: {name}, {first} to {last}."
 
 
 def with_seed(inputs: BacktestInputs, target: str, seed: int | None) -> BacktestInputs:

@@ -22,16 +22,17 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, FeatureError
 from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.metrics import annual_turnover, bars_per_year, excess_returns, sharpe
-from finrl_pod.evaluate.significance import alpha_series
+from finrl_pod.evaluate.metrics import RISK_EPSILON, annual_turnover, bars_per_year, excess_returns, sharpe
+from finrl_pod.evaluate.significance import alpha_series, detectable_ratio
 from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.paper.settings import DataSettings
 from finrl_pod.promotion.dataset_fingerprint import is_demonstration
+from finrl_pod.promotion.edge import POWER
 from finrl_pod.promotion.gate import BREAK_EVEN_COST_MULTIPLE, CHAMPION, PromotionEvidence, apply_gate, min_bars
-from finrl_pod.promotion.trial_log import TrialLog, span_dates
+from finrl_pod.promotion.trial_log import TrialLog, looks_so_far, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
-from finrl_pod.promotion.verdict import Verdict, write_verdict
+from finrl_pod.promotion.verdict import Verdict, significance_per_look, write_verdict
 from finrl_pod.rl.acting import MeanActor
 from finrl_pod.rl.algorithms.closed_form import regression_weights, scaled
 from finrl_pod.rl.networks.policies import LINEAR, PolicySpec
@@ -58,7 +59,14 @@ from finrl_pod_app.evaluation.champions import (
 )
 from finrl_pod_app.evaluation.execution_rules import within_daemon_limits
 from finrl_pod_app.evaluation.score_attribution import score_attribution
-from finrl_pod_app.report.records import MandateBaseline, ReportParts, Rung, RungPeriod, ScoreAttribution
+from finrl_pod_app.report.records import (
+    DetectableDifference,
+    MandateBaseline,
+    ReportParts,
+    Rung,
+    RungPeriod,
+    ScoreAttribution,
+)
 
 BASE = "base"
 TRAINED = "rl"
@@ -205,6 +213,20 @@ def evaluate_champion(
     curve = cost_curve(decisions, period)
     reasons = score_attribution(recorders["test"], result)
     return ChampionEvaluation(validation, test, curve, verdict, audit, desired_tilts, baselines, reasons)
+
+
+def detectable_difference(context: EvaluationContext, tracking_error: float | None) -> DetectableDifference:
+    """What the next look at the unseen test can show. tracking_error: of the champion on validation, per year."""
+    panel = context.panel
+    test = context.splits.test
+    periods = bars_per_year(panel.times)
+    look = looks_so_far(panel, test) + 1
+    level = significance_per_look(context.config.gate.significance_level, look)
+    ratio = detectable_ratio(len(test) - 1, periods, level, POWER)
+    start, end = context.splits.dates()["test"]
+    difference = ratio * tracking_error if tracking_error and tracking_error > RISK_EPSILON else None
+    years = (len(test) - 1) / periods
+    return DetectableDifference(look=look, start=start, end=end, years=years, ratio=ratio, difference=difference)
 
 
 def _with_selection(

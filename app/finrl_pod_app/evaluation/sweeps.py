@@ -26,14 +26,8 @@ from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Floats, MarketTensor
 from finrl_pod.user_files import is_custom
-from finrl_pod_app.evaluation.backtests import (
-    BacktestInputs,
-    BacktestOptions,
-    SplitName,
-    period_sentence,
-    prepare,
-    with_seed,
-)
+from finrl_pod_app.evaluation.backtests import BacktestOptions, prepare, with_seed
+from finrl_pod_app.evaluation.finished_backtest import BacktestInputs, SplitName, period_sentence
 from finrl_pod_app.report.builder import rule_sentences
 from finrl_pod_app.setup.output_folder import SWEEP, rewritable_folder
 from finrl_pod_app.setup.overrides import override_config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finrl_pod.errors import ConfigError, InputError
@@ -16,9 +16,9 @@ def override_config(
     data: str | None = None,
     cost_bps: float | None = None,
     cash: float | None = None,
-    settings: Sequence[str] = (),
+    settings: Sequence[str] | Mapping[str, object] = (),
 ) -> RunConfig:
-    """The config with the given overrides. settings: `name=value` lines, environment fields in TOML notation.
+    """The config with the given overrides. settings: fields of [environment], or `name=value` lines in TOML notation.
 
     Raises InputError for a cost or cash out of range, ConfigError for an unknown field or an invalid value.
     """
@@ -31,10 +31,11 @@ def override_config(
         environment = dataclasses.replace(environment, cost_bps=cost_bps)
     if cash is not None:
         environment = dataclasses.replace(environment, cash=cash)
-    source = config.data if data is None else dataclasses.replace(config.data, name=data, symbols=())
+    source = config.data if data is None else dataclasses.replace(config.data, name=data, symbols=(), chosen="")
     new_config = dataclasses.replace(config, environment=environment, data=source)
-    assignments = [(f"environment.{name}", value) for name, value in map(parse_setting, settings)]
-    return apply_settings(new_config, assignments, "--set")
+    values = settings if isinstance(settings, Mapping) else dict(map(parse_setting, settings))
+    assignments = [(f"environment.{name.removeprefix('environment.')}", value) for name, value in values.items()]
+    return apply_settings(new_config, assignments, "settings" if isinstance(settings, Mapping) else "--set")
 
 
 def override_run(

@@ -1,0 +1,91 @@
+"""`fp.backtest` takes the options of `finrl-pod backtest` and gives the same figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finrl_pod_app.cli.main import run
+
+import finrl_pod as fp
+from finrl_pod.errors import ConfigError, InputError
+from tests.app.small_run import isolated_folders
+
+SPAN = {"start": "2020-02-03", "end": "2020-09-30"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with isolated_folders(tmp_path_factory.mktemp("options")) as folder:
+        yield folder
+
+
+def command_metrics(strategy: str, *options: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    span = [text for name, date in SPAN.items() for text in (f"--{name}", date)]
+    assert run(["backtest", "--strategy", strategy, "--data", "main", *span, *options, "--json"]) == 0
+    strategies: dict[str, Any] = json.loads(capsys.readouterr().out)["test"]["strategies"]
+    return strategies
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        (("--benchmark", "S0", "--cash", "20000", "--set", "delay=2"),
+         {"benchmark": "S0", "cash": 20_000, "settings": {"environment.delay": 2}}),
+        (("--cost-bps", "30", "--set", "fill=same_close"), {"cost_bps": 30, "settings": {"fill": "same_close"}}),
+        (("--execution", "paper", "--benchmark", "inverse_volatility"),
+         {"execution": "paper", "benchmark": "inverse_volatility"}),
+    ],
+)  # fmt: skip
+def test_figures_are_those_of_the_command(
+    options: tuple[str, ...], arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = command_metrics("equal_weight_buy_and_hold", *options, capsys=capsys)
+    tested = fp.backtest("equal_weight_buy_and_hold", "main", **SPAN, **arguments)
+    results = {tested.result.name: tested.result, **tested.baselines}
+    assert results.keys() == expected.keys()
+    for name, result in results.items():
+        for metric, value in result.metrics.items():
+            assert value == pytest.approx(expected[name][metric], nan_ok=True), (name, metric)
+    assert (tested.benchmark in results) == ("benchmark" in arguments)
+
+
+@pytest.mark.slow
+def test_capacity_and_report_are_those_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tested = fp.backtest("inverse_volatility", "main", **SPAN, capacity=True, adv=1e8, out=tmp_path / "report")
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert tested.capacity is not None
+    assert report["capacity"]["base"] == tested.capacity["base"] == "equal_weight"
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert str(tmp_path) not in page
+    saved = fp.Backtest.load(tested.save(tmp_path / "saved.json"))
+    assert saved.capacity == report["capacity"]
+    assert fp.backtest("inverse_volatility", "main", **SPAN, benchmark="index").comparison().base == "index"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"benchmark": 3}, "benchmark must be a symbol"),
+        ({"benchmark": "inverse_volatility"}, "is the tested strategy"),
+        ({"orders": {"stop": 0.1}}, "orders takes shares such as stop_loss"),
+        ({"orders": {"stop_loss": "5%"}}, "orders takes shares such as stop_loss"),
+        ({"orders": 0.1}, "orders must be a dict"),
+        ({"orders": {"stop_loss": 0.1}, "capacity": True}, "stops and limits are simulated"),
+        ({"execution": "now"}, "execution must be weights or paper"),
+        ({"execution": "paper", "capacity": True}, "a capacity is computed for strategies"),
+        ({"cash": 0}, "cash must be above zero"),
+        ({"settings": {"agent.hidden": (3,)}}, "environment.agent"),
+        ({"settings": ["delay=2"]}, "settings must be a dict"),
+        ({"adv": 1e8}, "is the volume that --capacity assumes"),
+        ({"capacity": 1}, "capacity must be True or False"),
+        ({"out": 3}, "out must be a folder"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((InputError, ConfigError), match=message):
+        fp.backtest("inverse_volatility", "main", **{**SPAN, **arguments})
