@@ -18,7 +18,7 @@ from finrl_pod import __version__
 from finrl_pod.data.price_features import turbulent_bars
 from finrl_pod.data.tensor import normalise
 from finrl_pod.errors import ConfigError, InputError, RunError
-from finrl_pod.market.account_extras import AccountTracker
+from finrl_pod.market.account_extras import AccountTracker, account_extras
 from finrl_pod.market.actions import choices_as_weights
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
@@ -29,6 +29,7 @@ from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.run import EnvironmentConfig, GroupConfig, MandateConfig, TableConfig
 from finrl_pod.types import AgentSnapshot, Floats, Normaliser, Positions, Tensor, Window
 from finrl_pod_strategies.mandate_account import AccountState, MandateAccount
+from finrl_pod_strategies.model_wrappers import ModelView, model_view
 from finrl_pod_strategies.score_parts import ScoredDecision
 
 HALF = 0.5
@@ -359,8 +360,8 @@ class Model(Protocol):
 class ModelStrategy(PolicyStrategy):
     """Target weights of a model with `predict(observation, deterministic=True)`.
 
-    A model that normalises observations by running statistics (VecNormalize) must do so in its `predict`; recurrent
-    models start afresh at each bar.
+    Wrappers of the environment of a model of Stable-Baselines3 are applied, see `model_wrappers`: VecNormalize with its
+    statistics. Recurrent models start afresh at each bar.
     """
 
     def __init__(
@@ -376,8 +377,10 @@ class ModelStrategy(PolicyStrategy):
         """normaliser, rules, mandate, data_sha256: facts about the market that the model was trained on. spec: kind and
         size of its actions, and its number of assets. name: default, the class of the model.
         """
+        extras = account_extras(rules, active_mandate(mandate)).size(spec.assets)
+        self._view = model_view(model, 1 + spec.assets + extras + spec.assets * spec.features)
         # Without weights of its own: the dtype of the observations is taken from here.
-        group = MemberGroup(_ModelActor(model, spec), {"dtype": torch.empty(0)}, [0])
+        group = MemberGroup(_ModelActor(model, spec, self._view), {"dtype": torch.empty(0)}, [0])
         self._set_up(
             name or type(model).__name__, "mean", [group], np.ones(1), rules, active_mandate(mandate), normaliser
         )
@@ -389,15 +392,16 @@ class ModelStrategy(PolicyStrategy):
         policy = getattr(self._model, "policy", None)
         if not isinstance(policy, torch.nn.Module):
             raise TypeError(f"the weights of {type(self._model).__name__} are not known")
-        return [policy.state_dict()]
+        return [{**policy.state_dict(), **self._view.statistics}]
 
 
 class _ModelActor:
     """The decisions of a model as an actor of one account."""
 
-    def __init__(self, model: Model, spec: PolicySpec) -> None:
+    def __init__(self, model: Model, spec: PolicySpec, view: ModelView) -> None:
         self.model = model
         self.spec = spec
+        self.view = view
         self._scale = action_scale(spec.action)
 
     def action(
@@ -409,7 +413,8 @@ class _ModelActor:
     ) -> Tensor:
         """Actions [1, 1, 1, D] as the environment takes them. features: [1, 1, N, F]; account: [1, 1, 1, own]."""
         row = torch.cat([account.flatten(), features.flatten()]).clamp(-OBSERVATION_BOUND, OBSERVATION_BOUND).numpy()
-        choice_values = np.asarray(self.model.predict(row, deterministic=True)[0])
+        prediction = self.model.predict(self.view.observation(row), deterministic=True)[0]
+        choice_values = np.asarray(self.view.action(prediction))
         size = 1 if self.spec.action == "discrete" else self.spec.action_size
         if choice_values.size != size or not np.isfinite(choice_values).all():
             raise InputError(
