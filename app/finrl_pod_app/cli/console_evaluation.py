@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from finrl_pod_app.evaluation.audit import Audit
     from finrl_pod_app.evaluation.orders import AccountOrders
     from finrl_pod_app.report.records import RunReport
+    from finrl_pod_app.training.quarterly_ensemble import QuarterlyEnsemble
 
 LARGEST_PARTS = "of which mostly"
 MARKS = {"pass": "green", "warn": "yellow", "fail": "red"}
@@ -34,6 +35,32 @@ def show_audit(audit: Audit) -> None:
     doubts = sum(finding.status == "warn" for finding in audit.findings)
     outcome = f"{faults} failures: the results are not valid" if faults else "No failures"
     console.print(f"{outcome}; {doubts} warnings.", markup=False)
+
+
+def show_ensemble(ensemble: QuarterlyEnsemble) -> None:
+    """Print the choice of each quarter and the Sharpe ratios of the accounts."""
+    from finrl_pod_app.training.quarterly_ensemble import RandomChoices
+
+    console = make_console()
+    table = plain_table("Quarters", ("from", "to", *ensemble.algorithms, "chosen"), right=ensemble.algorithms)
+    for quarter in ensemble.quarters:
+        ratios = [number(quarter.validation[name]) for name in ensemble.algorithms]
+        table.add_row(quarter.start, quarter.end, *ratios, display_name(quarter.chosen))
+    console.print(table)
+    console.print("Columns of algorithms: Sharpe ratios in the quarter before, on which one is chosen.", markup=False)
+    table = plain_table("Sharpe ratio of the traded quarters", ("account", "Sharpe"), right=("Sharpe",))
+    for name, result in ensemble.results.items():
+        if not isinstance(result, RandomChoices):
+            table.add_row(display_name(name), number(result["sharpe"]))
+    console.print(table)
+    random = ensemble.results["random"]
+    assert isinstance(random, RandomChoices)
+    print_lines(
+        console,
+        f"{random.seeds} random choices: median {number(random.median)}, 90% between {number(random.low)} and "
+        f"{number(random.high)}; {percent(random.below, 0, unit='%')} are below the quarterly choice.",
+        f"A Sharpe ratio over one quarter has a standard error of {number(ensemble.sharpe_error, 1)}.",
+    )
 
 
 def show_rules(report: RunReport) -> None:

@@ -149,6 +149,39 @@ def walkforward(
     typer.echo(f"Report: {folder / 'report.html'}")
 
 
+def ensemble(
+    config: ConfigFile,
+    algorithms: Annotated[str, typer.Option(metavar="NAME,NAME", help="Algorithms to train for each quarter.")],
+    out: Out = None,
+    quarters: Annotated[
+        int | None,
+        typer.Option(help="Quarters to trade from the start of validation; default: all, to the end of test."),
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Environment steps of each training.")] = 20_000,
+    resume: Resume = False,
+    device: OnDevice = "auto",
+    as_json: Json = False,
+) -> None:
+    """Trade each quarter with the algorithm that had the best Sharpe ratio in the quarter before, as FinRL does.
+
+    Beside it: the mean of all algorithms, each one alone, and 100 random choices.
+    """
+    from finrl_pod.settings.run import load
+    from finrl_pod_app.cli import console
+    from finrl_pod_app.cli.console_evaluation import show_ensemble
+
+    settings = load(config)
+    check_panel(settings.data.name)
+    from finrl_pod_app.training.quarterly_ensemble import EnsembleOptions, run_ensemble
+
+    names = tuple(name.strip() for name in algorithms.split(",") if name.strip())
+    options = EnsembleOptions(names, quarters, samples)
+    folder = run_folder(out, config, resume=resume)
+    with console.progress_display(quiet=as_json) as progress:
+        result = run_ensemble(settings, folder, options, resume=resume, device=device, progress=progress)
+    print_result(result, show_ensemble, as_json=as_json)
+
+
 EnvironmentRun = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a finished run of train --env.")]
 Member = Annotated[int | None, typer.Option(min=0, help="One member by number; default: all members decide together.")]
 EpisodeSeed = Annotated[int | None, typer.Option(min=0, help="Seed of the episodes; default: the run's.")]

@@ -66,6 +66,7 @@ COMMANDS: Mapping[Callable[..., None], str] = {  # and an example of each
     backtest.orders: "orders runs/mine --holdings my.csv --cash 1000",
     evaluation.audit: "audit --strategy equal_weight --json",
     evaluation.walkforward: "walkforward mine.toml --folds 6 --seeds 3 --out runs/walk",
+    evaluation.ensemble: "ensemble mine.toml --algorithms ppo,a2c,ddpg --quarters 8 --out runs/ensemble",
     evaluation.promote: "promote runs/mine",
     evaluation.trials: "trials --data sample",
     registry.retrain: "retrain mine.toml --strategy main",

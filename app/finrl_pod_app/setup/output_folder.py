@@ -17,7 +17,8 @@ from finrl_pod.files import FREE_BYTES, read_json, reserve_room, to_plain
 RUN = "config.json"
 WALK_FORWARD = "plan.json"
 TEMPORARY = "temporary.json"  # in the folder of a run that `paper demo` trained for its account only
-KINDS = {RUN: "a run", WALK_FORWARD: "a walk-forward"}
+ENSEMBLE = "ensemble_plan.json"
+KINDS = {RUN: "a run", WALK_FORWARD: "a walk-forward", ENSEMBLE: "a quarterly ensemble"}
 
 
 class JsonRecord:

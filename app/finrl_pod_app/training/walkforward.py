@@ -68,7 +68,7 @@ from finrl_pod_app.prices.stored_prices import load_panel
 from finrl_pod_app.report.builder import build_report
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.setup.doctor import installed_versions, pick_device
-from finrl_pod_app.setup.output_folder import WALK_FORWARD, locked_folder
+from finrl_pod_app.setup.output_folder import KINDS, RUN, WALK_FORWARD, locked_folder
 from finrl_pod_app.setup.progress_file import live_progress
 from finrl_pod_app.training.tournaments import both_callbacks, train
 
@@ -109,12 +109,14 @@ def run_walkforward(
     torch_device = pick_device(device)
     try:
         with locked_folder(out, WALK_FORWARD):
-            _open(out, config, panel, folds, seeds, resume=resume)
+            open_plan(out, WALK_FORWARD, config, panel, {"folds": folds, "seeds": seeds}, resume=resume)
             fold_runs = []
             for fold, i in itertools.product(planned_folds, range(seeds)):
                 prefix = f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}"
-                callback = partial(_report_with_prefix, progress, prefix)
-                fold_runs.append(_train(config, panel, fold, config.seed + i, out, registry, torch_device, callback))
+                callback = partial(report_with_prefix, progress, prefix)
+                context = fold_context(fold_config(config, panel, fold, config.seed + i), panel)
+                folder = _run_folder(out, fold.number, config.seed + i)
+                fold_runs.append(train_fold(context, fold, folder, registry, torch_device, callback))
             return report_walkforward(
                 config, panel, fold_runs, out, registry, lambda name: progress(Progress(name, 0, 0, 0.0, None, None))
             )
@@ -124,7 +126,7 @@ def run_walkforward(
         ) from None
 
 
-def _report_with_prefix(progress: ProgressCallback, prefix: str, update: Progress) -> None:
+def report_with_prefix(progress: ProgressCallback, prefix: str, update: Progress) -> None:
     progress(dataclasses.replace(update, stage=f"{prefix}: {update.stage}"))
 
 
@@ -151,53 +153,61 @@ def fold_config(config: RunConfig, panel: Panel, fold: Fold, seed: int) -> RunCo
     return dataclasses.replace(config, seed=seed, splits=dates)
 
 
-def _train(
-    config: RunConfig,
-    panel: Panel,
+def fold_context(config: RunConfig, panel: Panel) -> EvaluationContext:
+    """Splits and market of the run of one fold. config: from `fold_config`."""
+    splits = make_splits(panel.times, config.splits)
+    market = make_market(panel, config, splits)
+    check_settings(config, market, splits)
+    return EvaluationContext(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
+
+
+def train_fold(
+    context: EvaluationContext,
     fold: Fold,
-    seed: int,
-    out: Path,
+    folder: Path,
     registry: TrialRegistry,
     device: torch.device,
     progress: ProgressCallback,
 ) -> FoldRun:
-    """Train one fold with one seed, or resume its run."""
-    config_of_fold = fold_config(config, panel, fold, seed)
-    splits = make_splits(panel.times, config_of_fold.splits)
-    market = make_market(panel, config_of_fold, splits)
-    check_settings(config_of_fold, market, splits)
-    folder = _run_folder(out, fold.number, seed)
-    opener = RunDirectory.resume if (folder / "config.json").exists() else RunDirectory.create
-    run = opener(folder, config_of_fold, panel.sha256)
-    log = open_trial_log(registry, run, config_of_fold, panel, market, splits)
-    last_decision = training_env(config_of_fold, market, splits, (0,)).last
-    context = EvaluationContext(config_of_fold, panel, splits, market, last_decision)
+    """Train one fold with the seed of its config, or resume its run in `folder`."""
+    config = context.config
+    panel = context.panel
+    opener = RunDirectory.resume if (folder / RUN).exists() else RunDirectory.create
+    run = opener(folder, config, panel.sha256)
+    log = open_trial_log(registry, run, config, panel, context.market, context.splits)
     with live_progress(folder) as live_callback:
         outcome, members = train(context, run, log, device, both_callbacks(progress, live_callback))
-    return FoldRun(fold, seed, context, run, outcome.leaderboard, members)
+    return FoldRun(fold, config.seed, context, run, outcome.leaderboard, members)
 
 
 def _run_folder(out: Path, fold: int, seed: int) -> Path:
     return out / f"fold-{fold:02d}" / f"seed-{seed}"
 
 
-def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *, resume: bool) -> None:
-    """Start a walk-forward in a new folder, or check that the one to resume has the same settings."""
-    settings = {"config_sha256": config.sha256, "data_sha256": panel.sha256, "folds": folds, "seeds": seeds}
-    file = out / WALK_FORWARD
+def open_plan(
+    out: Path, marker: str, config: RunConfig, panel: Panel, plan: Mapping[str, object], *, resume: bool
+) -> None:
+    """Start a series of runs in a new folder, or check that the series to resume has the same plan.
+
+    marker: file of the plan, one of `KINDS`. plan: number of runs and the like.
+    """
+    settings = {"config_sha256": config.sha256, "data_sha256": panel.sha256, **plan}
+    kind = KINDS[marker]
+    file = out / marker
     if not resume:
         if file.exists():
-            raise RunError(f"{out} already holds a walk-forward; add --resume to continue it, or choose another --out")
+            raise RunError(f"{out} already holds {kind}; add --resume to continue it, or choose another --out")
         write_json(file, {**settings, "config": dataclasses.asdict(config)})
         return
     if not file.exists():
-        raise RunError(f"there is no walk-forward to resume in {out}; start it without --resume")
+        raise RunError(f"there is no {kind.partition(' ')[2]} to resume in {out}; start it without --resume")
     saved_settings = read_json(file)
     for name, value in settings.items():
-        if saved_settings.get(name) != value:
+        if saved_settings.get(name) != to_plain(value):
             setting = name.removesuffix("_sha256")
             raise RunError(
-                f"the walk-forward in {out} was started with other {setting}; resume it with the original {setting}"
+                f"the {kind.partition(' ')[2]} in {out} was started with other {setting}; resume it with the original "
+                f"{setting}"
             )
 
 
