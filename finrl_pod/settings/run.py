@@ -71,6 +71,7 @@ class DataConfig:
 
     name: str = setting("sample", 'panel of the store; "sample" and "us74" are built in')
     symbols: tuple[str, ...] = setting((), "symbols of the panel to use; empty: all")
+    chosen: str = setting("", "when and how the symbols were chosen, in words; shown in reports")
 
 
 @dataclass(frozen=True)

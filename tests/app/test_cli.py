@@ -18,6 +18,7 @@ import pytest
 import typer
 from finrl_pod_app.cli import console
 from finrl_pod_app.cli.main import app, run
+from finrl_pod_app.evaluation.finished_backtest import BacktestTerms
 from finrl_pod_app.report.records import RunReport, make_report
 from finrl_pod_app.setup.extensions import KINDS, NEW_KINDS
 from finrl_pod_app.setup.presets import PRESETS, preset, write_preset
@@ -99,7 +100,7 @@ def commands() -> list[list[str]]:
 
 def test_top_level_commands() -> None:
     top = {words[0] for words in commands()}
-    training = {"demo", "tournament", "train", "retrain", "walkforward", "algorithms", "new", "check"}
+    training = {"demo", "tournament", "train", "retrain", "walkforward", "ensemble", "algorithms", "new", "check"}
     environments = {"evaluate", "play", "export"}
     evaluation = {"backtest", "sweep", "orders", "audit", "promote", "trials", "features"}
     operation = {
@@ -297,7 +298,7 @@ def test_backtest_forwards_given_options_only(services: FakeServices) -> None:
     target, options = services.calls[0]
     assert target == Path("runs/a")
     assert {name: value for name, value in options.items() if value and not callable(value)} == {
-        "start": "2020-01-01", "cost_bps": 5.0, "execution": "weights",
+        "start": "2020-01-01", "cost_bps": 5.0, "terms": BacktestTerms(),
     }  # fmt: skip
 
 

@@ -33,12 +33,12 @@ def test_page_begins_with_run_date_and_key_figures(page: str) -> None:
     order = [
         "my run",
         "report of 2026-11-23",
-        "did the champion earn more than its base",
         "Not promoted",
+        "Growth over the base",
+        "did the champion earn more than its base",
         "Total return",
         "Sharpe ratio",
         "Effective holdings",
-        "Growth over the base",
         "Over- and underweights",
         "Equity",
     ]

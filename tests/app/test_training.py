@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import torch
 from finrl_pod_app.evaluation.audit import audit_run
 from finrl_pod_app.evaluation.sweeps import run_sweep
 from finrl_pod_app.prices.stored_prices import backtest_period
+from finrl_pod_app.report.opening import opening
+from finrl_pod_app.report.records import parse_report
 from finrl_pod_strategies.baselines import BASELINES
 
 from finrl_pod.errors import ConfigError, DataError, InputError, Interrupted, RunError, SetupError
@@ -142,6 +145,13 @@ def test_a_run_without_a_test_leaves_the_test_period_unseen(tmp_path: Path, monk
     document = run_tournament(config, run, device="cpu", test=False)
     assert document["split"] == "validation"
     assert document["in_sample"].startswith("Warning")
+    assert document["detectable"]["look"] == 1
+    assert document["detectable"]["difference"] == pytest.approx(
+        document["detectable"]["ratio"] * document["added"]["tracking_error"]
+    )
+    page = (run / "report.html").read_text()
+    assert all(html.escape(sentence) in page for sentence in opening(parse_report(document)))
+    assert not (run / "report.json").exists()
     assert not (run / "verdict.json").exists()
     assert run_backtest(run)["split"] == "validation"  # until there is a verdict
     assert [entry.looks for entry in TrialRegistry().data_sets()] == [()]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from finrl_pod.tournament.progress import Progress, ProgressCallback
     from finrl_pod_app.report.records import RunReport
     from finrl_pod_app.setup.doctor import Finding
+    from finrl_pod_app.training.own_prices import UntestedDemo
 
 EARLY_SHARE = 0.05  # of the samples, before which there is no estimate of the end
 MAX_SWEEP_ROWS = 40  # printed; the files hold all rows
@@ -79,6 +80,17 @@ def show_result(report: RunReport, out: Path | None) -> None:
             print_lines(console, next_sentence(report, out))
     if report.verdict:
         console.print("Words explained: docs/glossary.md", markup=False)
+
+
+def show_demo(demo: UntestedDemo, out: Path) -> None:
+    """Print a demo on prices of the user before its test: the opening of its report, files, and what comes next."""
+    from finrl_pod_app.report.opening import opening
+
+    report = demo.report
+    show_result(report, None)
+    lines = (*opening(report), f"When and how the symbols were chosen: {report.data.chosen}.")
+    print_lines(make_console(), "", *lines, f"Report: {out / 'report.html'}", f"Config: {demo.config}")
+    print_lines(make_console(), "Look at the test once, when nothing is left to decide:", f"  {demo.test_command}")
 
 
 def show_training_result(result: Mapping[str, Any]) -> None:

@@ -257,7 +257,12 @@ def _show_saved(result: StoredPrices, as_json: bool) -> None:
 def _show(manifest: Manifest, as_json: bool) -> None:
     if as_json:
         print_json(manifest.to_dict())
-        return
+    else:
+        show_manifest(manifest)
+
+
+def show_manifest(manifest: Manifest) -> None:
+    """Print the source, contents and known flaws of a panel."""
     from rich.text import Text
 
     from finrl_pod.prices import fills_sentence, taken_as

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -27,7 +28,9 @@ from finrl_pod_app.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from finrl_pod.data.store import Manifest
     from finrl_pod.settings.run import RunConfig
+    from finrl_pod_app.report.records import RunReport
     from finrl_pod_app.training.engines import EngineOptions
 
 
@@ -60,20 +63,96 @@ MODES = {  # what an option of `train` is valid with; others are always
 
 
 def demo(
+    prices: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PRICES]",
+            help="Your prices: a CSV or Parquet file, a folder with one for each ticker, or a stored panel. Default: "
+            "the built-in sample.",
+        ),
+    ] = None,
     out: Out = None,
     seed: Seed = None,
     resume: Resume = False,
     quick: Annotated[bool, typer.Option("--quick", help="Run every stage within a minute; learns little.")] = False,
-    data: Annotated[str | None, typer.Option(help="Panel of the store; default: the built-in sample.")] = None,
+    data: Annotated[str | None, typer.Option(help="Panel of the store to demonstrate on, test included.")] = None,
+    chosen: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="With PRICES: when and how its symbols were chosen; asked for by default."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train on the sample prices and backtest the champion: the whole pipeline, 1 to 3 minutes on two cores."""
+    """Train on the sample prices and backtest the champion: the whole pipeline, 1 to 3 minutes on two cores.
+
+    On prices of your own it stops before the test, and prints the command that spends the first look at it.
+    """
+    from finrl_pod.errors import InputError
     from finrl_pod_app.setup.presets import preset
 
-    settings = preset("quick" if quick else "laptop", data)
-    if seed is not None:
-        settings = dataclasses.replace(settings, seed=seed)
-    _run_tournament(settings, run_folder(out, Path("demo"), resume=resume), resume=resume, as_json=as_json)
+    if prices is None:
+        if chosen is not None:
+            raise InputError("--chosen describes the symbols of your prices: finrl-pod demo prices.csv --chosen TEXT")
+        settings = preset("quick" if quick else "laptop", data)
+        if seed is not None:
+            settings = dataclasses.replace(settings, seed=seed)
+        _run_tournament(settings, run_folder(out, Path("demo"), resume=resume), resume=resume, as_json=as_json)
+        return
+    if data is not None:
+        raise InputError(f"--data names other prices than {prices}; leave out one of them")
+    from finrl_pod_app.report.records import RunReport
+    from finrl_pod_app.training.own_prices import config_to_resume, demo_config, with_chosen, write_demo
+
+    folder = run_folder(out, Path(prices), resume=resume)
+    if resume:
+        settings = config_to_resume(folder)
+    else:
+        from finrl_pod.tournament.run_directory import RunDirectory
+
+        RunDirectory.check_new(folder)  # before prices are read
+        manifest = _stored(prices, as_json=as_json)
+        settings = with_chosen(demo_config(manifest, quick=quick), _answer(chosen))
+        if seed is not None:
+            settings = dataclasses.replace(settings, seed=seed)
+    report, notes = _trained(settings, folder, resume=resume, quiet=as_json, test=False)
+    assert isinstance(report, RunReport)  # the environment is a market
+    result = write_demo(report, settings, folder)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        from finrl_pod_app.cli.console import show_demo
+
+        show_demo(result, folder)
+    _show_notes(notes)
+
+
+def _stored(prices: str, *, as_json: bool) -> Manifest:
+    """Import a file or folder of prices, or find a stored panel, and show what it has."""
+    from finrl_pod.data.store import Store
+    from finrl_pod.errors import InputError, did_you_mean
+    from finrl_pod_app.cli.data import show_manifest
+    from finrl_pod_app.training.own_prices import store_file
+
+    path = Path(prices)
+    if path.exists():
+        manifest = store_file(path)
+    elif not path.suffix and Store().exists(prices):
+        manifest = Store().show(prices)
+    else:
+        raise InputError(f"there is no file, folder or stored panel {prices}{did_you_mean(path)}")
+    if not as_json:
+        show_manifest(manifest)
+    return manifest
+
+
+def _answer(chosen: str | None) -> str:
+    """When and how the symbols were chosen: the option, or the answer on a terminal."""
+    if chosen is not None:
+        return chosen
+    if not sys.stdin.isatty():
+        return ""
+    reason = "Symbols chosen because they did well, or because they still exist, make every backtest look good."
+    typer.echo(reason, err=True)
+    return str(typer.prompt("When and how were these symbols chosen?", default="not stated", err=True))
 
 
 def tournament(
@@ -310,15 +389,40 @@ def _run_tournament(
     test: bool = True,
 ) -> None:
     """Run the tournament of a config and print its result. engine: default this process. test: test the champion."""
-    from finrl_pod.user_files import stdout_to_stderr
     from finrl_pod_app.cli import console
     from finrl_pod_app.report.records import RunReport
+
+    result, notes = _trained(config, out, resume=resume, quiet=as_json, test=test, device=device, engine=engine)
+    if as_json:
+        print_json(result.to_dict() if isinstance(result, RunReport) else result)
+    elif not isinstance(result, RunReport):
+        console.show_custom_result(result, out)
+    else:
+        console.show_result(result, out)
+        if not test:
+            typer.echo(f"Not tested. To test it, repeat the command with --resume --out {out} and without --no-test.")
+    _show_notes(notes)
+
+
+def _trained(
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool,
+    quiet: bool,
+    test: bool,
+    device: Device = "auto",
+    engine: EngineOptions | None = None,
+) -> tuple[RunReport | dict[str, Any], list[str]]:
+    """The result of a tournament, and its notes. quiet: show no progress."""
+    from finrl_pod.user_files import stdout_to_stderr
+    from finrl_pod_app.cli import console
     from finrl_pod_app.training import tournaments as training
     from finrl_pod_app.training.engines import LOCAL
 
     notes: list[str] = []
     gc.freeze()  # every stage collects garbage: it need not search all that was imported
-    with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
+    with stdout_to_stderr(), console.progress_display(quiet=quiet) as progress:
         result = training.run_tournament(
             config,
             out,
@@ -329,15 +433,10 @@ def _run_tournament(
             test=test,
             on_note=notes.append,
         )
-    if as_json:
-        print_json(result.to_dict() if isinstance(result, RunReport) else result)
-    elif not isinstance(result, RunReport):
-        console.show_custom_result(result, out)
-    elif test:
-        console.show_result(result, out)
-    else:
-        console.show_result(result, None)
-        typer.echo(f"Not tested. To test it, repeat the command with --resume --out {out} and without --no-test.")
+    return result, notes
+
+
+def _show_notes(notes: list[str]) -> None:
     for note in notes:  # below the result: what a refusal prints is one line
         print_note(note)
 

@@ -68,6 +68,7 @@ def build_report(
             "adjusted": panel.adjusted,
             "source": panel.source,
             "flaws": panel.flaws,
+            "chosen": config.data.chosen,
             "price_only_index": panel.benchmark is not None and panel.benchmark.price_only,
             "tables": [
                 {

@@ -9,12 +9,19 @@ from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import display_name, in_sentence
 from finrl_pod_app.report.headline import key_figures
-from finrl_pod_app.report.mandate_text import return_sentence, tax_sentence
+from finrl_pod_app.report.mandate_text import tax_sentence
+from finrl_pod_app.report.opening import assets_text, opening
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.report.score_attribution import score_sentence
 from finrl_pod_app.report.sections import bullet_list, chart, note, section
-from finrl_pod_app.report.verdict_text import baselines_sentence, best_of_looks, looks_sentence, verdict_paragraph
+from finrl_pod_app.report.verdict_text import (
+    baselines_sentence,
+    best_of_looks,
+    case_text,
+    extreme_years_sentence,
+    looks_sentence,
+)
 
 SLOW_BASE = "mandate_at_tilt_zero"
 
@@ -22,10 +29,10 @@ SLOW_BASE = "mandate_at_tilt_zero"
 def first_page(
     report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style], header: str
 ) -> str:
-    """The question, the answer, and how the account differs from its base. header: HTML of the heading."""
-    sections = growth_over_base(report, results, styles) + active_weights(report)
-    pair = f'<div class="pair">{sections}</div>' if sections else ""
-    return f'<div class="first-page">{header}{answer(report)}{pair}</div>'
+    """The opening beside the growth over the base, then details. header: HTML of the heading."""
+    growth = growth_over_base(report, results, styles)
+    start = f'<div class="pair">{opening_box(report)}{growth}</div>' if growth else opening_box(report)
+    return f'<div class="first-page">{header}{start}{details(report)}{active_weights(report)}</div>'
 
 
 def head(report: RunReport, name: str, period: str, report_date: str) -> str:
@@ -40,23 +47,22 @@ def head(report: RunReport, name: str, period: str, report_date: str) -> str:
     )
 
 
-def answer(report: RunReport) -> str:
-    """What was tested, the verdict or the return, and key figures."""
+def opening_box(report: RunReport) -> str:
+    """The sentences of the opening."""
     verdict = report.verdict
-    lines = [f"<p>{html.escape(question(report))}</p>"]
-    if verdict is not None:
-        is_success = verdict.promoted and not (verdict.edge and verdict.edge.is_demonstration)
-        style = "verdict promoted" if is_success else "verdict"
-        paragraph = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in verdict_paragraph(report))
-        # The table of promotion rules has the reasons, unless there is none.
-        reasons = "" if verdict.rules else bullet_list(verdict.reasons)
-        lines.append(f'<div class="{style}">{paragraph}{reasons}</div>')
-    # With a verdict, its box has the return.
-    texts = [score_sentence, tax_sentence, baselines_sentence]
-    if verdict is None:
-        texts = [return_sentence, looks_sentence, *texts]
-    sentences = (text(report) for text in texts)
-    lines.append(key_figure_cards(report))
+    is_success = verdict is not None and verdict.promoted and not (verdict.edge and verdict.edge.is_demonstration)
+    style = "verdict promoted" if is_success else "verdict" if verdict else "opening"
+    paragraphs = "".join(f"<p><strong>{html.escape(sentence)}</strong></p>" for sentence in opening(report))
+    # The table of promotion rules has the reasons, unless there is none.
+    reasons = bullet_list(verdict.reasons) if verdict and not verdict.rules else ""
+    return f'<div class="{style}">{paragraphs}{reasons}</div>'
+
+
+def details(report: RunReport) -> str:
+    """What was tested, the verdict in detail, and key figures."""
+    lines = [f"<p>{html.escape(question(report))}</p>", key_figure_cards(report)]
+    about_test = looks_sentence if report.verdict is None else _verdict_details
+    sentences = (text(report) for text in (about_test, score_sentence, tax_sentence, baselines_sentence))
     if looks := best_of_looks(report):
         lines.append(note(f"Figures on test: {looks} at these years. With every look, chance has another try."))
     if words := " ".join(sentence for sentence in sentences if sentence):
@@ -64,11 +70,18 @@ def answer(report: RunReport) -> str:
     return "\n".join(lines)
 
 
+def _verdict_details(report: RunReport) -> str:
+    """What the opening leaves out of the paragraph of the verdict; empty without a verdict."""
+    part = report.practically_base
+    sentences = [case_text(report, report.verdict)] if report.verdict else []
+    sentences += [extreme_years_sentence(part)] if report.verdict and part and part.flag else []
+    return " ".join(filter(None, sentences))
+
+
 def question(report: RunReport) -> str:
     """What was tested on which data, what it is compared with, and the question that the report answers."""
     subject = in_sentence(report.subject)
-    symbols = len(report.data.symbols)
-    assets = f"{symbols} symbol{'s' * (symbols != 1)} of {report.data.name}" if symbols else report.data.name
+    assets = assets_text(report)
     spans = report.splits.spans()
     period = " to ".join(report.splits.test)
     if (champion := report.champion) is not None and {"train", "validation"} < set(spans) and not report.in_sample:
@@ -83,6 +96,8 @@ def question(report: RunReport) -> str:
         )
     else:
         sentence = f"{subject[:1].upper()}{subject[1:]} traded {assets} from {period}."
+    if report.data.chosen:
+        sentence += f" When and how the symbols were chosen: {report.data.chosen}."
     if not report.base or report.base == report.subject:
         return sentence
     base = display_name(report.base)

@@ -22,6 +22,7 @@ from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly
 from finrl_pod_app.report.terms import explain
 
 ADJUSTED = {False: ", adjusted for splits and dividends", True: ", assumed adjusted for splits and dividends"}
+PAGE_FILE = "report.html"
 FLAWS_SHOWN = 8  # the others are collapsed
 SELECTED = {  # procedure by which the members of a champion were selected
     "all": "all entries of the leaderboard",
@@ -36,10 +37,19 @@ def write_report(out: Path, report: RunReport, results: Mapping[str, BacktestRes
     results: test results by the same strategy names. The page is headed by the name of the folder and the date (UTC).
     Raises RunError if the folder cannot be written; existing reports are then kept.
     """
-    page = render(report, results, out.resolve().name, f"{datetime.now(UTC):%Y-%m-%d}")
+    page = _page(out, report, results)
     write_json(out / REPORT_FILE, report.to_dict(), indent=2)
     write_curves(out, results)
-    return write_text(out / "report.html", page)
+    return write_text(out / PAGE_FILE, page)
+
+
+def write_page(out: Path, report: RunReport, results: Mapping[str, BacktestResult]) -> Path:
+    """Write report.html alone, of a run before its test. Arguments and errors as `write_report`."""
+    return write_text(out / PAGE_FILE, _page(out, report, results))
+
+
+def _page(out: Path, report: RunReport, results: Mapping[str, BacktestResult]) -> str:
+    return render(report, results, out.resolve().name, f"{datetime.now(UTC):%Y-%m-%d}")
 
 
 def render(report: RunReport, results: Mapping[str, BacktestResult], name: str = "", report_date: str = "") -> str:
@@ -160,6 +170,7 @@ def _data(report: RunReport) -> str:
         "period": f"{data.start} to {data.end}, {data.bars:,} bars",
         "columns": ", ".join(data.columns) + (ADJUSTED[taken_as(adjusted=True) in data.flaws] if data.adjusted else ""),
         f"{len(data.symbols)} symbol{'s' * (len(data.symbols) != 1)}": ", ".join(data.symbols),
+        **({"chosen": data.chosen} if data.chosen else {}),
         **{
             f"table {table.name}": f"{', '.join(table.columns)}; {table.rows:,} rows, {table.start} to {table.end}"
             for table in data.tables

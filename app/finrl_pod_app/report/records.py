@@ -43,7 +43,10 @@ class Table(Part):
 
 
 class Data(Part):
-    """The panel of prices and tables of other values. start, end: dates of its first and last bar."""
+    """The panel of prices and tables of other values. start, end: dates of its first and last bar.
+
+    chosen: when and how the symbols were chosen, in the words of the user.
+    """
 
     name: str
     sha256: str
@@ -56,6 +59,7 @@ class Data(Part):
     source: str
     flaws: tuple[str, ...]
     price_only_index: bool = False
+    chosen: str = ""
     tables: tuple[Table, ...] = ()
 
 
@@ -358,6 +362,21 @@ class MandateUsage(Part):
     transfer_coefficient: Number = None
 
 
+class DetectableDifference(Part):
+    """What the next look at an unseen test period can show with a probability of 80%.
+
+    look: its number. start, end: dates of the test. ratio: smallest information ratio per year. difference: smallest
+    return over the base per year, at the tracking error on validation; None for a champion that equals its base.
+    """
+
+    look: int
+    start: str
+    end: str
+    years: float
+    ratio: float
+    difference: Number
+
+
 class YearDifference(Part):
     """A calendar year and its return over the base on the account of the examples, in dollars."""
 
@@ -472,6 +491,7 @@ class RunReport(Part):
     search: str = "off"
     looks: int | None = None
     looks_so_far: int = 0
+    detectable: DetectableDifference | None = None
     split: Literal["train", "validation", "test", "all"] | None = "test"
     period: str = ""
     bars: str = ""

@@ -62,6 +62,11 @@ def verdict_paragraph(report: RunReport) -> list[str]:
 
 
 def _verdict_line(report: RunReport, verdict: Verdict) -> str:
+    return " ".join(filter(None, (verdict_sentence(verdict), case_text(report, verdict))))
+
+
+def verdict_sentence(verdict: Verdict) -> str:
+    """Whether the champion is promoted, and its active return with the interval."""
     start = "Promoted." if verdict.promoted else "Not promoted."
     edge = verdict.edge
     if edge is None:
@@ -72,12 +77,15 @@ def _verdict_line(report: RunReport, verdict: Verdict) -> str:
         reference = f"its base ({display_name(str(edge.portfolio))}, traded as slowly as the agents trade)"
     return (
         f"{start} Mean active return {edge.where} after costs: {_rate(active.value, sign=True)} per year over "
-        f"{reference}, {100 * edge.interval_level:.0f}% interval {return_interval(active.low, active.high)}. "
-        f"{_case_text(report, verdict, edge)}"
+        f"{reference}, {100 * edge.interval_level:.0f}% interval {return_interval(active.low, active.high)}."
     )
 
 
-def _case_text(report: RunReport, verdict: Verdict, edge: Edge) -> str:
+def case_text(report: RunReport, verdict: Verdict) -> str:
+    """What the test for an edge says about the active return; empty if it cannot be computed."""
+    edge = verdict.edge
+    if edge is None:
+        return ""
     match edge.case:
         case "worse":
             return "The champion is worse: the whole interval lies below 0."
@@ -169,13 +177,36 @@ def _rate(value: float | None, *, sign: bool = False) -> str:
 
 
 def practically_base_sentence(part: PracticallyBase) -> str:
+    """Why a champion hardly differs from its base, and its best and worst year."""
+    return f"{practically_base_claim(part)} {extreme_years_sentence(part)}"
+
+
+def practically_base_claim(part: PracticallyBase) -> str:
     """Why a champion hardly differs from its base."""
-    best, worst = (f"{year.year} ({year.dollars:+,.0f} dollars)" for year in (part.best_year, part.worst_year))
     return (
         f"Practically its base: the mean active share on test is {_rate(part.active_share)} where the mandate allows "
         f"{_rate(part.allowed)}, tracking error {percent(part.tracking_error, 2, unit='%')} per year; "
-        f"{_CAUSES[part.cause]}. On an account of {ACCOUNT:,} its best year over the base was {best}, its worst "
+        f"{_CAUSES[part.cause]}."
+    )
+
+
+def extreme_years_sentence(part: PracticallyBase) -> str:
+    """The best and the worst year of a champion over its base in dollars, and the return of the base."""
+    best, worst = (f"{year.year} ({year.dollars:+,.0f} dollars)" for year in (part.best_year, part.worst_year))
+    return (
+        f"On an account of {ACCOUNT:,} its best year over the base was {best}, its worst "
         f"{worst}; the base alone, without training, returned {_rate(part.base_return, sign=True)} per year."
+    )
+
+
+def dollars_sentence(edge: Edge) -> str:
+    """The active return of a champion with its interval on the account of the examples, in dollars."""
+    value, low, high = (
+        f"{ACCOUNT * x:+,.0f}" for x in (edge.active_return.value, edge.active_return.low, edge.active_return.high)
+    )
+    return (
+        f"On an account of {ACCOUNT:,} dollars that is {value} dollars per year over the base "
+        f"({100 * edge.interval_level:.0f}% interval {low} to {high} dollars)."
     )
 
 

@@ -33,8 +33,9 @@ from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import Panel
 from finrl_pod.user_files import FOLDER, keep_folder, pinned
 from finrl_pod_app.evaluation import promotion
-from finrl_pod_app.evaluation.backtests import run_backtest
+from finrl_pod_app.evaluation.backtests import prepare
 from finrl_pod_app.evaluation.champions import open_trial_log
+from finrl_pod_app.evaluation.finished_backtest import BacktestTerms, FinishedBacktest, run_test
 from finrl_pod_app.evaluation.mandate_report import mandate_parts, mandate_period
 from finrl_pod_app.prices.market_setup import (
     check_settings,
@@ -46,7 +47,7 @@ from finrl_pod_app.prices.market_setup import (
 from finrl_pod_app.prices.stored_prices import load_panel, panel_to_resume
 from finrl_pod_app.report.builder import bootstrap_band, build_report, leaderboard_rows, subject_of
 from finrl_pod_app.report.columns import CHAMPION
-from finrl_pod_app.report.html import write_report
+from finrl_pod_app.report.html import write_page, write_report
 from finrl_pod_app.report.records import Champion, RunReport
 from finrl_pod_app.report.verdict_text import few_bars_sentence
 from finrl_pod_app.setup.doctor import installed_versions, pick_device
@@ -126,18 +127,10 @@ def run_tournament(
                 clock.enter("training")
                 outcome, members = train(context, run, log, torch_device, callback, engine)
                 if not test:
-                    validation_report = run_backtest(out, split="validation")
-                    period = " to ".join(splits.dates()["validation"])
-                    accounts = {"validation": promotion.mandate_accounts(context, splits.validation)}
-                    return validation_report.model_copy(
-                        update={
-                            "champion": _champion(config, members, outcome),
-                            "leaderboard": leaderboard_rows(outcome.leaderboard.scores),
-                            "base_score": base,
-                            "mandate_baselines": promotion.mandate_baselines(accounts, {"validation": log.reference}),
-                            "period": f"Period: validation split, {period}. The test period is unseen.",
-                        }
-                    )
+                    tested = run_test(prepare(out, split="validation"), BacktestTerms())
+                    report = _validation_report(context, tested, log, _champion(config, members, outcome), outcome)
+                    write_page(out, report, tested.results)
+                    return report
                 stage = _stages(callback)
 
                 def on_stage(part: Part, name: str) -> None:
@@ -184,6 +177,28 @@ def run_tournament(
             f"{shlex.quote(str(out))}"
         ) from None
     return report
+
+
+def _validation_report(
+    context: promotion.EvaluationContext, tested: FinishedBacktest, log: TrialLog, champion: Champion, outcome: Outcome
+) -> RunReport:
+    """The report of a champion whose test is unseen, on validation. tested: its backtest there."""
+    splits = context.splits
+    period = " to ".join(splits.dates()["validation"])
+    accounts = {"validation": promotion.mandate_accounts(context, splits.validation)}
+    report = tested.report(with_band=False)
+    tracking_error = report.added.tracking_error if report.added else None
+    return report.model_copy(
+        update={
+            "champion": champion,
+            "leaderboard": leaderboard_rows(outcome.leaderboard.scores),
+            "base_score": log.reference.metrics["sharpe"],
+            "mandate_baselines": promotion.mandate_baselines(accounts, {"validation": log.reference}),
+            "period": f"Period: validation split, {period}. The test period is unseen.",
+            "looks_so_far": looks_so_far(context.panel, splits.test),
+            "detectable": promotion.detectable_difference(context, tracking_error),
+        }
+    )
 
 
 class Plan(NamedTuple):
