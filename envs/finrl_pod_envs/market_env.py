@@ -9,6 +9,7 @@ Shapes: [P, G] for groups, [P, G, A] for accounts, [P, G, A, N] for holdings. Th
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -249,6 +250,24 @@ class MarketEnv(ABC):
         self._state = next_state._replace(bar=bar, steps_left=steps_left, episode_index=episode_index)
         self._observation = outcome.observation._replace(bar=bar)
         return outcome._replace(observation=self._observation)
+
+    @property
+    def can_roll_out(self) -> bool:
+        """Whether `roll_out` can be used: on accounts that a kernel steps, and that observe nothing but holdings."""
+        is_native = isinstance(self._native, StepKernel) and self.dtype == self.output_dtype
+        is_tilted = self.mandate is not None and self.config.kind == "portfolio"
+        return is_native and is_tilted and not any(self.extras)
+
+    def roll_out(self, rollout: ctypes.Structure) -> tuple[EnvStep, int]:
+        """Let accounts follow a policy along the bars of a `Rollout` of market_rollout.h, in compiled code.
+
+        Returns the results of the last step, as `step` with reused buffers, and the number of steps.
+        """
+        assert self._state is not None
+        assert isinstance(self._native, StepKernel)
+        self._state, outcome, steps = self._native.roll_out(self._state, self._starts, RUIN, rollout)
+        self._observation = outcome.observation
+        return outcome, steps
 
     def detach(self) -> None:
         """Cut the gradient graph: later steps have no derivative with respect to earlier actions."""

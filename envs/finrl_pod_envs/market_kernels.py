@@ -143,6 +143,7 @@ class StepKernel:
     def __init__(self, library: ctypes.CDLL, env: KernelEnv, rounds: int) -> None:
         config = env.config
         self._env: KernelEnv = weakref.proxy(env)  # in a cycle, its tables would outlive it
+        self._library = library
         self._run = library.market_step
         self._run.restype = ctypes.c_int64
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
@@ -208,6 +209,33 @@ class StepKernel:
         any_ended = self._run(self._market_address, self._pointers, *self._sizes)
         result = outputs.result_with_ends if any_ended else outputs.result
         return outputs.state, outputs.with_extras(result) if any(env.extras) else result
+
+    def roll_out(self, state: EnvState, starts: Tensor, ruin: float, rollout: Any) -> tuple[EnvState, EnvStep, int]:
+        """Step along the bars of a `Rollout` of market_rollout.h; accounts and outputs must have one dtype.
+
+        Returns the state and the results of the last step, and the number of steps. Final accounts are filled in if an
+        episode ended at the last step.
+        """
+        self._buffers = self._buffers or [_Outputs(self._env) for _ in range(2)]
+        self._market.starts = starts.data_ptr()
+        self._market.ruin = ruin
+        self._market.only_ended = True
+        turns = (1 - self._turn, self._turn)  # the state may be in the buffers of the last step
+        size = len(self._pointers)
+        pointers = (ctypes.c_void_p * (3 * size))()
+        for i, before in enumerate((state, self._buffers[turns[0]].state, self._buffers[turns[1]].state)):
+            tensors = (*before[:5], None, before.virtual, before.budget)
+            addresses = [None if x is None else x.data_ptr() for x in tensors]
+            addresses[5] = rollout.action
+            pointers[i * size : (i + 1) * size] = [*addresses, *self._buffers[turns[i % 2]].pointers, None]
+        function = self._library.market_rollout
+        function.restype = ctypes.c_int64
+        steps: int = function(
+            ctypes.c_void_p(self._market_address), pointers, ctypes.byref(rollout), ctypes.c_int64(self._sizes[0])
+        )
+        self._turn = turns[(steps - 1) % 2]
+        last = self._buffers[self._turn]
+        return last.state, last.result_with_ends, steps
 
     def can_write(self, out: Tensor) -> bool:
         """Whether the kernel can write flat observations into this tensor of the right shape."""

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "market.h"
+#include "market_rollout.h"
 #include "simd.h"
 
 enum Kind { STOCK_TRADING = 0, PORTFOLIO = 1 };
@@ -620,6 +621,49 @@ static int64_t step(const StepMarket& m, const StepBuffers& s) {
   if (m.mandate.base) return m.cost_rates ? run<T, S, W, PLAIN_MANDATE_RATES>(m, s) : run<T, S, W, PLAIN_MANDATE>(m, s);
   if (m.cost_rates) return run<T, S, W, PLAIN_PORTFOLIO_RATES>(m, s);
   return m.kind == PORTFOLIO ? run<T, S, W, PLAIN_PORTFOLIO>(m, s) : run<T, S, W, PLAIN_STOCK_TRADING>(m, s);
+}
+
+// Steps accounts along the bars of a rollout; returns the number of steps, less than its bars where no scores give the
+// mean of an ensemble. steps: buffers of the first step, of the second, and of the third, which the second is followed
+// by again and so on: each reads what the one before has written.
+template <class T, int W>
+static int64_t roll(const StepMarket& m, const StepBuffers* steps, const Rollout& r) {
+  const int64_t n = m.assets, accounts = m.members * m.groups * m.accounts;
+  const T* account = static_cast<const T*>(r.account);
+  T* action = static_cast<T*>(r.action);
+  for (int64_t k = 0; k < r.bars; k++) {
+    const StepBuffers& s = steps[k ? 2 - k % 2 : 0];
+    float* scores = r.scores + (r.keeps_scores ? k * r.rows * n : 0);
+    score_rows(r, k, account, n, scores);
+    if (r.shares) {
+      const T* base = static_cast<const T*>(m.mandate.base) + s.bar[0] * n;
+      if (!mean_scores(m.mandate, r, scores, base, n, action)) return k;
+    } else {
+      std::copy(scores, scores + accounts * n, action);
+    }
+    if (r.accounts) std::copy(account, account + accounts * (n + 1), static_cast<T*>(r.accounts) + k * accounts * (n + 1));
+    if (r.virtual_holdings) {
+      const T* planned = static_cast<const T*>(s.virtual_holdings);
+      std::copy(planned, planned + accounts * n, static_cast<T*>(r.virtual_holdings) + k * accounts * n);
+    }
+    step<T, T, W>(m, s);
+    const auto keep = [&](void* to, const void* from) {
+      std::copy_n(static_cast<const T*>(from), accounts, static_cast<T*>(to) + k * accounts);
+    };
+    keep(r.equity, s.equity);
+    keep(r.turnover, s.turnover);
+    keep(r.cost, s.cost);
+    account = static_cast<const T*>(s.account);
+  }
+  return r.bars;
+}
+
+// state_bytes: 4 for float, 8 for double, of accounts, observations and results.
+extern "C" int64_t market_rollout(const StepMarket* m, const StepBuffers* steps, const Rollout* r,
+                                  int64_t state_bytes) {
+  const bool wide = m->assets >= 8;
+  if (state_bytes == 4) return wide ? roll<float, 8>(*m, steps, *r) : roll<float, 1>(*m, steps, *r);
+  return wide ? roll<double, 4>(*m, steps, *r) : roll<double, 1>(*m, steps, *r);
 }
 
 // state_bytes, output_bytes: 4 for float, 8 for double; of the accounts, and of observations and results. Returns

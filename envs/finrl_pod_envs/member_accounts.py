@@ -6,24 +6,41 @@ environment here is one group: its accounts share the bar, and each belongs to a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from finrl_pod.evaluate.backtest import AccountCurves
 from finrl_pod.market.account_extras import account_extras
 from finrl_pod.market.mandate import MandateTable, active_mandate, desired_weights, scores_of
 from finrl_pod.market.rewards import RewardState
+from finrl_pod.market.venue import Venue
 from finrl_pod.native.device import on_device, one_thread
 from finrl_pod.rl.acting import Actor, BarActions, run_members
 from finrl_pod.rl.networks.layers import Params
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import Floats, MarketTensor, Tensor
 from finrl_pod_envs.market_env import RUIN, MarketEnv
+from finrl_pod_envs.rollout import RolledBars, can_roll_out, roll_out
 from finrl_pod_envs.trading_envs import PortfolioEnv
 
 Actions = Callable[[int, Tensor], Tensor | None]  # bar, accounts [B, 1, own] -> actions [B, 1, D]
+
+
+class EnsembleRollout(NamedTuple):
+    """The account of an ensemble in blocks of bars, which end early if no scores give the mean of its members.
+
+    table, venue: mandate and market of the account, in float64. shares: [M], weights of the members in the order of
+    the scores.
+    """
+
+    table: MandateTable
+    venue: Venue
+    shares: Floats
+    blocks: Iterator[RolledBars]
 
 
 def simulate_members(
@@ -38,7 +55,11 @@ def simulate_members(
     """Curves of the accounts of `run_members`, compiled if the rules allow it."""
     members = len(next(iter(params.values())))
     env = _compiled_env(market, config, first, last, mandate, members)
-    curves = None if env is None else _step_through(BarActions(actor, params, market, last - 1), env, first, last)
+    curves = None
+    if env is not None:
+        actions = BarActions(actor, params, market, last - 1)
+        can_roll = can_roll_out(env, [actions])
+        curves = _roll(env, [actions], first, last) if can_roll else _step_through(actions, env, first, last)
     return run_members(actor, params, market, config, first, last, mandate) if curves is None else curves
 
 
@@ -59,7 +80,40 @@ def simulate_ensemble(
     env = _compiled_env(market, config, first, last, mandate, 1)
     if env is None or env.mandate_table is None:
         return None
+    policies = [BarActions(actor, params, market, last - 1) for actor, params, _ in groups]
+    if _can_roll_ensemble(env, policies):
+        return _roll(env, policies, first, last, _in_order(groups, shares))
     return _step_through(_EnsembleActions(groups, shares, env, env.mandate_table, last - 1), env, first, last)
+
+
+def record_ensemble(
+    groups: Sequence[tuple[Actor, Params, Sequence[int]]],
+    shares: Floats,
+    market: MarketTensor,
+    config: EnvironmentConfig,
+    first: int,
+    last: int,
+    mandate: MandateConfig | None = None,
+) -> EnsembleRollout | None:
+    """The account of `simulate_ensemble` with its decisions, block after block of bars; None if it is not compiled."""
+    env = _compiled_env(market, config, first, last, mandate, 1)
+    policies = [BarActions(actor, params, market, last - 1) for actor, params, _ in groups]
+    if env is None or env.venue.same_close or not _can_roll_ensemble(env, policies):
+        return None
+    assert env.mandate_table is not None
+    ordered_shares = _in_order(groups, shares)
+    blocks = roll_out(env, policies, first, last, ordered_shares, records=True)
+    return EnsembleRollout(env.mandate_table, env.venue, ordered_shares, blocks)
+
+
+def _can_roll_ensemble(env: MarketEnv, policies: Sequence[BarActions]) -> bool:
+    """Whether an ensemble can be rolled out: limits on single weights apply to its members before their mean."""
+    return env.mandate is not None and env.mandate.max_weight >= 1 and can_roll_out(env, policies)
+
+
+def _in_order(groups: Sequence[tuple[Actor, Params, Sequence[int]]], shares: Floats) -> Floats:
+    """Weights [M] of the members in the order of the groups."""
+    return np.concatenate([shares[list(members)] for _, _, members in groups])
 
 
 class _EnsembleActions:
@@ -142,21 +196,27 @@ def _differs_in_turmoil(
 
 @torch.no_grad()
 @one_thread()
-def _step_through(actions: Actions, env: MarketEnv, first: int, last: int) -> AccountCurves | None:
-    """Curves of the accounts of an environment.
+def _roll(
+    env: MarketEnv, policies: Sequence[BarActions], first: int, last: int, shares: Floats | None = None
+) -> AccountCurves | None:
+    """The curves of `_step_through` from a rollout of policies; shares: [M] of an ensemble, as in `roll_out`."""
+    columns = _Columns(env, first, last)
+    score_sums = None
+    for block in roll_out(env, policies, first, last, shares):
+        columns.add(block.first - first, block.equity, block.turnover, block.costs)
+        score_sums = block.score_sums
+    return None if score_sums is None else columns.curves(score_sums if shares is None else score_sums.sum(0, True))
 
-    None if one was ruined, where a backtest goes on without a reset, and if there are no actions at some bar. The
-    equity of a member that ever has a score that is not finite is NaN throughout.
-    """
+
+@torch.no_grad()
+@one_thread()
+def _step_through(actions: Actions, env: MarketEnv, first: int, last: int) -> AccountCurves | None:
+    """Curves of the accounts of an environment; None if there are no actions at some bar, and as `_Columns.curves`."""
     members = env.envs
-    equity = torch.empty(last - first + 1, members, dtype=torch.float64)
-    turnover = torch.zeros_like(equity)
-    costs = torch.zeros_like(equity)
-    equity[0] = env.config.cash
+    columns = _Columns(env, first, last)
     env.reuse_buffers(True)
     (_, account) = env.reset(0, stagger=False)
     score_sum = torch.zeros(members, env.action_size, dtype=torch.float64)
-    fills_at_once = env.venue.same_close
     for i, t in enumerate(range(first, last)):
         action = actions(t, account.view(members, 1, -1))
         if action is None:
@@ -165,20 +225,47 @@ def _step_through(actions: Actions, env: MarketEnv, first: int, last: int) -> Ac
         score_sum += action
         step = env.step(action.unsqueeze(0))
         account = step.observation.account
-        equity[i + 1] = step.equity[0]
-        bar = i if fills_at_once else i + 1
-        turnover[bar] = step.turnover[0]
-        costs[bar] = step.cost[0]
-    if bool((equity <= RUIN * env.config.cash).any()):
-        return None
-    if fills_at_once:
-        equity -= costs  # of the decision at the mark
-    risk_free = env.venue.risk_free
-    return AccountCurves(
-        first=first,
-        last=last,
-        equity=torch.where(torch.isfinite(score_sum).all(-1), equity, torch.nan),
-        turnover=turnover,
-        costs=costs,
-        risk_free=None if risk_free is None else risk_free[first:last],
-    )
+        columns.add(i, step.equity, step.turnover, step.cost)
+    return columns.curves(score_sum.sum(-1))
+
+
+class _Columns:
+    """The curves of the accounts of an environment that decides on the bars first to last - 1, filled step by step."""
+
+    def __init__(self, env: MarketEnv, first: int, last: int) -> None:
+        self._env = env
+        self._span = (first, last)
+        self._steps = 0
+        self._equity = torch.empty(last - first + 1, env.envs, dtype=torch.float64)
+        self._turnover = torch.zeros_like(self._equity)
+        self._costs = torch.zeros_like(self._equity)
+        self._equity[0] = env.config.cash
+
+    def add(self, i: int, equity: Tensor, turnover: Tensor, costs: Tensor) -> None:
+        """Results [K, B] of the steps from the bars i on, counted from the first."""
+        stop = self._steps = i + len(equity)
+        bar = 0 if self._env.venue.same_close else 1
+        self._equity[i + 1 : stop + 1] = equity
+        self._turnover[i + bar : stop + bar] = turnover
+        self._costs[i + bar : stop + bar] = costs
+
+    def curves(self, score_sums: Tensor) -> AccountCurves | None:
+        """The curves; None if an account was ruined, where a backtest goes on without a reset, and if bars are missing.
+
+        score_sums: [B], not finite for a member that ever had a score that is not: its equity is NaN throughout.
+        """
+        env = self._env
+        (first, last) = self._span
+        if self._steps < last - first or bool((self._equity <= RUIN * env.config.cash).any()):
+            return None
+        if env.venue.same_close:
+            self._equity -= self._costs  # of the decision at the mark
+        risk_free = env.venue.risk_free
+        return AccountCurves(
+            first=first,
+            last=last,
+            equity=torch.where(torch.isfinite(score_sums), self._equity, torch.nan),
+            turnover=self._turnover,
+            costs=self._costs,
+            risk_free=None if risk_free is None else risk_free[first:last],
+        )

@@ -402,7 +402,7 @@ def simulate(
         history.append((funds, nothing, nothing))
 
     all_cash, turnovers, costs = (torch.stack(column) for column in zip(*history, strict=True))
-    cost_parts = _cost_parts(venue, first, holdings_table) if venue.has_cost_models and orders is None else {}
+    cost_parts = attributed_costs(venue, first, holdings_table) if venue.has_cost_models and orders is None else {}
     # In place: with many bars, accounts and assets this is the largest table of a backtest.
     values = holdings_table.mul_(close_table.unsqueeze(1))
     equity = all_cash + values.sum(-1)
@@ -470,8 +470,8 @@ def _with_sales(venue: Venue, t: int, trades: Tensor, cash: Tensor, saleable: Te
     return torch.where((missing > 0).unsqueeze(-1), -(sales + further_sales), trades)
 
 
-def _cost_parts(venue: Venue, first: int, holdings_table: Tensor) -> dict[str, Tensor]:
-    """Costs [L, B] by model name of the fills between holdings `held` [L, B, N] after the fills of each bar."""
+def attributed_costs(venue: Venue, first: int, holdings_table: Tensor) -> dict[str, Tensor]:
+    """Costs [L, B] by model name of the fills between holdings [L, B, N] in shares after the fills of each bar."""
     # The bar without a fill is the first, or the last where decisions fill at their own close.
     shares_before = holdings_table[:-1]
     shares_after = holdings_table[1:]

@@ -42,6 +42,12 @@ class RecordingStrategy:
         self._decision_log: list[tuple[np.datetime64, Any]] = []
         self._assets = 0
 
+    def record(self, times: Times, targets: Floats) -> None:
+        """Record decisions that were made elsewhere: target weights [K, N] at the bars `times`, NaN rows for none."""
+        self._assets = targets.shape[1]
+        rows = (None if np.isnan(row[0]) else row for row in targets)
+        self._decision_log += list(zip(times, rows, strict=True))
+
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         # before the strategy can change its copy
         time = window.times[-1]

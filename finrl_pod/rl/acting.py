@@ -24,7 +24,7 @@ from finrl_pod.memory import release_mapped_pages
 from finrl_pod.rl.networks.distributions import distribution_of
 from finrl_pod.rl.networks.inputs import make_lookback_encoder, past_of_windows
 from finrl_pod.rl.networks.layers import Params
-from finrl_pod.rl.networks.policies import MarketPolicy, PolicySpec, make_policy
+from finrl_pod.rl.networks.policies import HoldingScores, MarketPolicy, PolicySpec, make_policy
 from finrl_pod.rl.optimisation.normalisation import MEAN, VARIANCE, normalised
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import MarketTensor, Tensor
@@ -93,7 +93,7 @@ def _normalised(account: Tensor, params: Params) -> Tensor:
 class BarActions:
     """Actions of P members of one actor on bar after bar of a market, for A accounts of each.
 
-    What depends on the market alone is computed for many bars at once.
+    What depends on the market alone is computed for many bars at once, for at most `bars_ahead`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class BarActions:
         self._starts = torch.zeros(1, 1, dtype=torch.int64) if starts is None else starts.unsqueeze(1)
         self._earliest = -int(self._starts.min())
         numbers = market.features[0].numel() + market.shape[1] * max(actor.spec.hidden, default=1)
-        self._bars = max(1, min(BARS_AHEAD, NUMBERS_AHEAD // (self._members * numbers)))
+        self.bars_ahead = max(1, min(BARS_AHEAD, NUMBERS_AHEAD // (self._members * numbers)))
         self._first = 0
         self._parts: list[tuple[Tensor, ...]] = []
 
@@ -131,6 +131,38 @@ class BarActions:
             action = self._actor.action(self._params, features.unsqueeze(1), accounts, mask)
         return action.squeeze(1)
 
+    @property
+    def has_holding_scores(self) -> bool:
+        """Whether `holding_scores` can be used."""
+        actor = self._actor
+        if not isinstance(actor, MeanActor) or actor.encoder is not None or MEAN in self._params:
+            return False
+        is_float = self._dtype == torch.float32
+        return is_float and isinstance(actor.policy, MarketPolicy) and actor.policy.has_holding_scores
+
+    def holding_scores(self, t: int, stop: int, *, each: bool = False) -> HoldingScores:
+        """Scores of the bars t to stop - 1 as functions of the holdings; tensors [K, P, ...], bars first.
+
+        each: one bar after the other, as decisions are made: products for many bars round differently.
+        """
+        assert isinstance(self._actor, MeanActor)
+        assert isinstance(self._actor.policy, MarketPolicy)
+        features, mask = self._rows(t, stop)
+        step = 1 if each else stop - t
+        parts = [
+            self._actor.policy.holding_scores(
+                self._params, features[:, i : i + step], None if mask is None else mask[:, i : i + step]
+            )
+            for i in range(0, stop - t, step)
+        ]
+        release_mapped_pages()  # of the features: accounts of long markets read all of them
+        linear = torch.cat([part.linear for part in parts], 1).transpose(0, 1).contiguous()
+        codes = [part.code for part in parts if part.code is not None]
+        if not codes:
+            return HoldingScores(linear)
+        code = torch.cat(codes, 1).transpose(0, 1).contiguous()
+        return HoldingScores(linear, code, *(None if x is None else x.contiguous() for x in parts[0][2:]))
+
     def _rows(self, first: int, stop: int) -> tuple[Tensor, Tensor | None]:
         """Features [P, K, N, F] of the bars first to stop - 1, and the mask [P, K, N] of tradable assets or None."""
         bars = self._starts + torch.arange(first, stop)  # [1 or P, K]
@@ -143,7 +175,7 @@ class BarActions:
         """Compute the market parts of the bars from t on."""
         if not isinstance(self._actor, MeanActor):
             return
-        parts = self._actor.market_part(self._params, *self._rows(t, min(t + self._bars, self._last + 1)))
+        parts = self._actor.market_part(self._params, *self._rows(t, min(t + self.bars_ahead, self._last + 1)))
         if parts is None:
             return
         release_mapped_pages()  # of the features: accounts of long markets read all of them

@@ -43,14 +43,15 @@ Combine = Callable[[Floats], Floats]
 
 
 class DesiredTilt(NamedTuple):
-    """Desired active weights [N] of an agent at a bar, before limits and slow trading; NaN outside the base.
+    """Desired active weights [K, N] of an agent at K bars, before limits and slow trading; NaN outside the base.
 
-    allowed: active share of desired weights if half of the base is tilted up and half down as far as the mandate lets.
+    allowed: [K], active share of desired weights if half of the base is tilted up and half down as far as the mandate
+    lets.
     """
 
-    time: np.datetime64
+    times: Times
     weights: Floats
-    allowed: float
+    allowed: Floats
 
 
 class DesiredTilts(NamedTuple):
@@ -68,6 +69,37 @@ class AccountState(TypedDict):
     budget: float | None
 
 
+def unlimited_weights(
+    scores: Tensor, bar: MandateBar, held_weights: Tensor, config: MandateConfig, leverage: float
+) -> tuple[Tensor, Tensor]:
+    """Tilted base weights [.., M, N] without limits on weights and risk, and those [.., 1, N] of scores of zero."""
+    without_limits = replace(config, max_weight=1.0, max_group_weight=1.0)
+    all_scores = torch.cat([scores, torch.zeros_like(scores[..., :1, :])], -2)
+    weights = tilted(all_scores, bar, held_weights, without_limits, leverage)
+    return weights[..., :-1, :], weights[..., -1:, :]
+
+
+def active_weights(weights: Floats, base: Floats) -> Floats:
+    """Weights [.., N] less base weights [.., N]; NaN outside the base."""
+    active: Floats = np.where(base > 0, weights - base, np.nan)
+    return active
+
+
+def allowed_shares(
+    bar: MandateBar, held_weights: Tensor, config: MandateConfig, leverage: float, bars_per_year: float
+) -> Tensor:
+    """Active shares [..] of desired weights that tilt half of the base up and half down, within all limits.
+
+    The base of the bar is [N], or [.., 1, N].
+    """
+    base = bar.base if bar.base.dim() > 1 else bar.base.unsqueeze(0)
+    ranks = base.argsort(dim=-1, stable=True, descending=True).argsort(-1)
+    signs = torch.where((ranks % 4 == 0) | (ranks % 4 == 3), 1.0, -1.0)  # largest first, + - - + and again
+    scores = torch.cat([LARGEST_SCORE * signs.to(base.dtype), torch.zeros_like(base)], -2)
+    weights = desired_weights(scores, bar, held_weights, config, leverage, bars_per_year)
+    return (weights[..., 0, :] - weights[..., 1, :]).abs().sum(-1) / 2
+
+
 class MandateAccount:
     """Target weights of one account under a mandate.
 
@@ -81,7 +113,6 @@ class MandateAccount:
         base = base_lookback(config.base)
         self.lookback = None if base is None else max(base, risk, MIN_LOOKBACK)
         self._last_tilt: Callable[[], DesiredTilt] | None = None  # of the last decision
-        self._without_limit = replace(config, max_weight=1.0, max_group_weight=1.0)
         self._virtual_holdings: VirtualHoldings | None = None
         self._time: np.datetime64 | None = None
         self._symbols: tuple[str, ...] = ()
@@ -100,11 +131,15 @@ class MandateAccount:
         tilt = torch.from_numpy(combine(desired_weights(scores, bar, holdings, *rules).numpy()))
         if error := weights_error(tilt, window.symbols, limit=self.leverage, max_weight=self.config.max_weight):
             raise InputError(f"desired weights {error}")
-        time = window.times[-1]
+        now = window.times[-1:]
         held_now = holdings.clone()
-        self._last_tilt = lambda: DesiredTilt(
-            time, self._unlimited_tilt(scores, combine, bar, held_now), self._allowed_share(bar, held_now, periods)
-        )
+
+        def last_tilt() -> DesiredTilt:
+            weights, base = unlimited_weights(scores, bar, held_now, self.config, self.leverage)
+            active = active_weights(combine(weights.numpy()), base[0].numpy())
+            return DesiredTilt(now, active[None], allowed_shares(bar, held_now, *rules).numpy()[None])
+
+        self._last_tilt = last_tilt
         state = self._virtual(window, holdings, periods)
         decision = decide(tilt, bar, holdings, state.weights, state.budget, *rules)
         self._virtual_holdings = VirtualHoldings(decision.virtual, close, decision.budget)
@@ -148,23 +183,6 @@ class MandateAccount:
         self._virtual_holdings = VirtualHoldings(weights, torch.ones_like(weights), budget)
         self._time = np.datetime64(state["time"])
         self._symbols = tuple(symbols)
-
-    def _unlimited_tilt(self, scores: Tensor, combine: Combine, bar: MandateBar, holdings: Tensor) -> Floats:
-        """Active weights [N] without limits on weights and risk; NaN outside the base."""
-        weights = tilted(
-            torch.cat([scores, torch.zeros_like(scores[:1])]), bar, holdings, self._without_limit, self.leverage
-        )
-        base = weights[-1].numpy()
-        active: Floats = np.where(base > 0, combine(weights[:-1].numpy()) - base, np.nan)
-        return active
-
-    def _allowed_share(self, bar: MandateBar, holdings: Tensor, bars_per_year: float) -> float:
-        """Active share of desired weights that tilt half of the base up and half down, within all limits."""
-        ranks = bar.base.argsort(stable=True, descending=True).argsort()
-        signs = torch.where((ranks % 4 == 0) | (ranks % 4 == 3), 1.0, -1.0)  # largest first, + - - + and again
-        scores = torch.stack([LARGEST_SCORE * signs.to(bar.base.dtype), torch.zeros_like(bar.base)])
-        tilted_half, base_weights = desired_weights(scores, bar, holdings, self.config, self.leverage, bars_per_year)
-        return float((tilted_half - base_weights).abs().sum() / 2)
 
     def _bar(self, window: Window) -> MandateBar:
         tradable = torch.from_numpy(window.tradable[-1])
@@ -262,22 +280,31 @@ class DecisionRecorder:
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights of the wrapped strategy."""
         weights = self.inner.target_weights(window, positions)
+        now = window.times[-1]
         tilt = None if self.inner.account is None else self.inner.account.desired_tilt
-        if tilt is not None and tilt.time == window.times[-1]:  # else the strategy did not use its account
-            self._tilts.append(tilt)
+        if tilt is not None and tilt.times[-1] == now:  # else the strategy did not use its account
+            self.record_tilts(tilt)
         decision = self.inner.scored_decision
-        if decision is not None and decision.time == window.times[-1]:
-            if self.last_decision is None or not _same_month(self.last_decision, decision):
-                self.monthly_decisions.append(decision)
-            self.last_decision = decision
+        if decision is not None and decision.time == now:
+            self.record_decision(decision)
         return weights
+
+    def record_tilts(self, tilt: DesiredTilt) -> None:
+        """Record desired weights of later bars."""
+        self._tilts.append(tilt)
+
+    def record_decision(self, decision: ScoredDecision) -> None:
+        """Record a later decision."""
+        if self.last_decision is None or not _same_month(self.last_decision, decision):
+            self.monthly_decisions.append(decision)
+        self.last_decision = decision
 
     def desired_tilts(self, times: Times, assets: int) -> DesiredTilts:
         """Desired tilts at the bars `times`; NaN where there are none."""
         weights = np.full((len(times), assets), np.nan)
         for tilt in self._tilts:
-            weights[np.searchsorted(times, tilt.time)] = tilt.weights
-        allowed = float(np.mean([tilt.allowed for tilt in self._tilts])) if self._tilts else math.nan
+            weights[np.searchsorted(times, tilt.times)] = tilt.weights
+        allowed = float(np.mean(np.concatenate([tilt.allowed for tilt in self._tilts]))) if self._tilts else math.nan
         return DesiredTilts(weights, allowed)
 
 

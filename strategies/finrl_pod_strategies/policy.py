@@ -236,7 +236,8 @@ class PolicyStrategy:
         rows = torch.from_numpy(normalise(features[..., : len(self.normaliser.feature_names)], self.normaliser))
         tradable = torch.from_numpy(window.tradable[-len(features) :])  # [B, N]
         inputs = DecisionInputs(rows, tradable, torch.from_numpy(positions.weights).unsqueeze(0), extras)
-        self.scored_decision = self._decision(inputs, window, positions)
+        scale = None if self.account is not None else positions.equity
+        self.scored_decision = self.scored_decision_of(inputs, window.times[-1], scale)
         if self.account is not None:
             return self.account.target_weights(self._scores(inputs), self._combine, window, positions)
         if self.rule == "vote" and self.rules.kind == "discrete":
@@ -249,15 +250,16 @@ class PolicyStrategy:
             targets[members] = weights.numpy()
         return self._combine(targets)
 
-    def _decision(self, inputs: DecisionInputs, window: Window, positions: Positions) -> ScoredDecision:
-        """The decision at the last bar of the window as one from the mean of the members' scores."""
-        equity = None if self.account is not None else positions.equity
+    def scored_decision_of(
+        self, inputs: DecisionInputs, time: np.datetime64, equity: float | None = None
+    ) -> ScoredDecision:
+        """The decision at a bar as one from the mean of the members' scores. inputs, equity: as for `_scores`."""
         ensemble_weights = torch.from_numpy(self.ensemble_weights)
         return ScoredDecision(
-            window.times[-1],
+            time,
             self.normaliser.feature_names,
             inputs.features,
-            window.tradable[-1],
+            inputs.tradable[-1].numpy(),
             lambda rows: ensemble_weights @ self._scores(inputs._replace(features=rows), equity),
         )
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from finrl_pod_envs import member_accounts
 from finrl_pod_envs.member_accounts import simulate_ensemble, simulate_members
-from hypothesis import given, settings
+from finrl_pod_envs.rollout import can_roll_out
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from finrl_pod.evaluate.backtest import AccountCurves, simulate
@@ -28,7 +29,7 @@ from finrl_pod.market.mandate import (
 )
 from finrl_pod.market.rules import rules_of
 from finrl_pod.native.prebuild import find_compiler
-from finrl_pod.rl.acting import DecisionInputs, MeanActor, asset_scores, run_members
+from finrl_pod.rl.acting import BarActions, DecisionInputs, MeanActor, asset_scores, run_members
 from finrl_pod.rl.networks.layers import Params
 from finrl_pod.rl.networks.policies import MlpPolicy, PolicySpec
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
@@ -162,6 +163,50 @@ def test_compiled_ensemble_equals_decisions_on_the_mean(
         return torch.where(decision.trades, decision.weights, held)
 
     check(curves, simulate(market, trade, 4, BARS - 1, rules_of(config), config.cash), config.cash)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    config=st.builds(EnvironmentConfig, kind=st.just("portfolio"), **KERNEL_SETTINGS),
+    policy=st.sampled_from(["linear", "equivariant"]),
+    assets=st.sampled_from([1, 3, 8, 11]),
+    gaps=st.booleans(),
+    mandate=mandates,
+)
+def test_rollouts_equal_steps_bar_by_bar(
+    seed: int, config: EnvironmentConfig, policy: str, assets: int, gaps: bool, mandate: MandateConfig
+) -> None:
+    """In float32; without a mandate, with observed budgets and of an ensemble with limits only steps are compiled."""
+    last = BARS - 1
+    market = turbulent_market(seed, BARS, assets, config.fill, gaps, spreads=True)
+    if mandate.base == "random":
+        market = with_random_base(market, seed)
+    mandate = fitting(mandate, assets)
+    actor, params = members_of(market, config, mandate, policy, seed)
+    params = {name: x.float() for name, x in params.items()}
+    env = member_accounts._compiled_env(market, config, 4, last, mandate, MEMBERS)
+    policies = [BarActions(actor, params, market, last - 1)]
+    assume(env is not None and can_roll_out(env, policies))
+    assert env is not None
+    stepped = member_accounts._step_through(policies[0], env, 4, last)
+    rolled = member_accounts._roll(env, policies, 4, last)
+    assert (rolled is None) == (stepped is None)
+    for name in ("equity", "turnover", "costs"):
+        assert torch.equal(getattr(rolled, name), getattr(stepped, name))
+    account_env = member_accounts._compiled_env(market, config, 4, last, mandate, 1)
+    assert account_env is not None
+    assert account_env.mandate_table is not None
+    assume(member_accounts._can_roll_ensemble(account_env, policies))
+    shares = np.random.default_rng(seed).dirichlet(np.ones(MEMBERS))
+    groups = [(actor, params, range(MEMBERS))]
+    means = member_accounts._EnsembleActions(groups, shares, account_env, account_env.mandate_table, last - 1)
+    expected = member_accounts._step_through(means, account_env, 4, last)
+    assert expected is not None
+    curves = simulate_ensemble(groups, shares, market, config, 4, last, mandate)
+    assert curves is not None
+    check(curves, expected, config.cash)
 
 
 def test_an_average_beyond_all_tilts_has_no_scores() -> None:

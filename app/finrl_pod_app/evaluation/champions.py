@@ -34,6 +34,7 @@ from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers
 from finrl_pod.types import AgentSnapshot, BacktestResult, Floats, MarketTensor, Panel, Tensor
 from finrl_pod.user_files import is_file_reference
+from finrl_pod_app.evaluation.compiled_backtests import backtest_decisions
 
 # Part of identities: raised when the same weights decide differently than before.
 DECISIONS = "0.1.0"
@@ -122,7 +123,8 @@ def open_trial_log(
     registry: TrialRegistry, run: RunDirectory, config: RunConfig, panel: Panel, market: MarketTensor, splits: Splits
 ) -> TrialLog:
     """Trial log of a run. Backtests the reference on the validation split, on a market in CPU memory."""
-    reference = backtest(reference_strategy(config), panel, period_of(market, splits.validation, config))
+    period = period_of(market, splits.validation, config)
+    reference, _ = backtest_decisions(reference_strategy(config), panel, period, config.environment)
     return TrialLog(registry, run.path, config, panel, splits.validation, reference)
 
 

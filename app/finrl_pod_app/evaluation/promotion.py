@@ -24,7 +24,7 @@ from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.metrics import RISK_EPSILON, annual_turnover, bars_per_year, excess_returns, sharpe
 from finrl_pod.evaluate.significance import alpha_series, detectable_ratio
-from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
+from finrl_pod.evaluate.variations import cost_curve
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.paper.settings import DataSettings
 from finrl_pod.promotion.dataset_fingerprint import is_demonstration
@@ -57,6 +57,7 @@ from finrl_pod_app.evaluation.champions import (
     reference_base,
     reference_strategy,
 )
+from finrl_pod_app.evaluation.compiled_backtests import backtest_decisions
 from finrl_pod_app.evaluation.execution_rules import within_daemon_limits
 from finrl_pod_app.evaluation.score_attribution import score_attribution
 from finrl_pod_app.report.records import (
@@ -158,7 +159,9 @@ def evaluate_champion(
     period = period_of(market, splits.validation, config)
     recorders = {"validation": DecisionRecorder(champion), "test": DecisionRecorder(champion)}
     validation = {
-        CHAMPION: backtest(within_daemon_limits(recorders["validation"], config), panel, period),
+        CHAMPION: backtest_decisions(within_daemon_limits(recorders["validation"], config), panel, period, environment)[
+            0
+        ],
         **run_baselines(panel, period),
         reference.name: log.reference,
     }
@@ -180,8 +183,8 @@ def evaluate_champion(
     looks = registry.look(look, panel)
     period = period_of(market, splits.test, config)
     limited_champion = within_daemon_limits(recorders["test"], config)
-    result, decisions = backtest_recorded(limited_champion, panel, period)
-    reference_result, base_decisions = backtest_recorded(reference, panel, period)
+    result, decisions = backtest_decisions(limited_champion, panel, period, environment)
+    reference_result, base_decisions = backtest_decisions(reference, panel, period, environment)
     test = {CHAMPION: result, **run_baselines(panel, period), reference.name: reference_result}
     baselines["test"] = mandate_accounts(context, splits.test)
     if verdict is None:

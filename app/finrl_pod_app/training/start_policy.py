@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 from finrl_pod_envs.member_accounts import simulate_members
+from finrl_pod_envs.rollout import can_roll_out, roll_out
 from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.data.splits import REWARD_LAG, Splits
@@ -21,16 +22,18 @@ from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.evaluate.significance import regression_slope
 from finrl_pod.native.device import one_thread
 from finrl_pod.random import key
-from finrl_pod.rl.acting import BarActions
+from finrl_pod.rl.acting import Actor, BarActions, MeanActor
 from finrl_pod.rl.algorithms.closed_form import TiltReturns, scaled, solve, tilt_returns
 from finrl_pod.rl.algorithms.factory import is_solved
+from finrl_pod.rl.networks.layers import Params
+from finrl_pod.rl.networks.policies import LINEAR, PolicySpec
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig, TrainedAgentConfig
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory, StartFold, StartFolds
 from finrl_pod.tournament.scoring import MarketScorer
-from finrl_pod.types import MarketTensor, Tensor
+from finrl_pod.types import Floats, MarketTensor, Tensor
 from finrl_pod_app.prices.market_setup import training_env
 
 FOLDS = 5
@@ -143,7 +146,7 @@ def _scorer(
     length = min(end - begin for begin, end in blocks)
     env = make_env(
         market,
-        dataclasses.replace(config.environment, window=length, envs=2, group=1, reward="log_return"),
+        dataclasses.replace(config.environment, window=length, envs=1, group=1, reward="log_return"),
         members=range(FOLDS),
         first=span[0],
         last=span[1],
@@ -154,23 +157,35 @@ def _scorer(
     begins = torch.tensor([begin for begin, _ in blocks])
     periods = bars_per_year(market.times)
 
+    def actions_of(actor: Actor, params: Params) -> BarActions:
+        return BarActions(actor, params, market, length - 1, begins)
+
     @torch.no_grad()
     @one_thread()
+    def equity_of(actions: Callable[[int, Tensor], Tensor]) -> Floats:
+        """Equity [L, FOLDS] of one account on each block."""
+        if isinstance(actions, BarActions) and can_roll_out(env, [actions]):
+            return torch.cat([bars.equity for bars in roll_out(env, [actions], 0, length)]).double().numpy()
+        (_, account) = env.reset(0, stagger=False)
+        equity = torch.empty(length, FOLDS, dtype=torch.float64)
+        for t in range(length):
+            step = env.step(actions(t, account))
+            equity[t] = step.equity[:, 0]
+            account = step.observation.account
+        return equity.numpy()
+
+    (_, assets, features) = market.shape
+    zero_scores = MeanActor(PolicySpec("linear", assets, features, assets, (), action="tilt"))
+    base = actions_of(zero_scores, {LINEAR: torch.zeros(FOLDS, features)})
+    no_tilt = torch.zeros(FOLDS, 1, env.action_size)
+    base_returns = simple_returns(equity_of(base if can_roll_out(env, [base]) else lambda *_: no_tilt)).T.ravel()
+
     def score(learner: Learner) -> float:
         algorithm = learner.algorithm
-        actions = BarActions(algorithm.actor, algorithm.weights(), market, length - 1, begins)
-        (_, account) = env.reset(0, stagger=False)
-        marks = []
-        for t in range(length):
-            action = actions(t, account).clone()
-            action[:, 1] = 0  # the base
-            out = env.step(action)
-            marks.append(out.equity.double())
-            account = out.observation.account
-        equity = torch.stack(marks).cpu().numpy()  # [L, FOLDS, 2]
+        equity = equity_of(actions_of(algorithm.actor, algorithm.weights()))
         if not np.isfinite(equity).all():
             return math.nan
-        returns, base_returns = (simple_returns(equity[..., i]).T.ravel() for i in range(2))
+        returns = simple_returns(equity).T.ravel()
         active = returns - base_returns
         alpha = active - regression_slope(active, base_returns) * base_returns
         risk = float(alpha.std(ddof=1))

@@ -42,6 +42,12 @@ def asset_scores(code: Tensor, holding: Tensor, u: Tensor, w: Tensor) -> Tensor:
     return (torch.tanh(inner) * w.view(p, 1, 1, 1, h)).sum(-1)
 
 
+def asset_scores_address() -> int | None:
+    """Address of the kernel of `asset_scores` for other compiled code, or None without a compiler."""
+    library = load(SOURCE)
+    return None if library is None else ctypes.cast(library.asset_scores, ctypes.c_void_p).value
+
+
 def adam(
     flat: Tensor,
     gradient: Tensor,

@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.native.kernels import asset_scores, tanh_of_sum
+from finrl_pod.rl.native.kernels import LANES, asset_scores, tanh_of_sum
 from finrl_pod.rl.networks.layers import (
     AssetEncoder,
     Params,
@@ -150,11 +150,32 @@ class Policy(ABC):
         return PolicyOutput(mean, log_std, self.value(params, features, account, tradable))
 
 
+class HoldingScores(NamedTuple):
+    """Scores that depend on the holding of their own asset only: linear [P, K, N], plus `asset_scores` of the rest.
+
+    code: [P, K, N, S]; holding_w, score_w: [P, S]. All three are None if scores do not depend on holdings.
+    """
+
+    linear: Tensor
+    code: Tensor | None = None
+    holding_w: Tensor | None = None
+    score_w: Tensor | None = None
+
+
 class MarketPolicy(Policy):
     """A policy that computes what depends on the market alone before it reads accounts.
 
     Loops over bars compute that part for many bars at once.
     """
+
+    @property
+    def has_holding_scores(self) -> bool:
+        """Whether `holding_scores` can be used: compiled loops over bars need it."""
+        return False
+
+    def holding_scores(self, params: Params, features: Tensor, tradable: Tensor | None) -> HoldingScores:
+        """Scores as functions of the holdings, float32; arguments as in `mean`."""
+        raise NotImplementedError(f"{type(self).__name__} has no such scores")
 
     @abstractmethod
     def market_part(self, params: Params, features: Tensor, tradable: Tensor | None) -> tuple[Tensor, ...]:
@@ -260,6 +281,15 @@ class EquivariantPolicy(MarketPolicy):
         cash = affine(assets.context, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
         return code, linear, cash
 
+    @property
+    def has_holding_scores(self) -> bool:
+        is_known = type(self) is EquivariantPolicy and self.spec.action == "tilt" and not self.spec.has_extras
+        return is_known and self.encoder.mixed_size % LANES == 0
+
+    def holding_scores(self, params: Params, features: Tensor, tradable: Tensor | None) -> HoldingScores:
+        code, linear = self.market_part(params, features, tradable)
+        return HoldingScores(linear.squeeze(2), code, params["holding_w"], params["score_w"])
+
     def scores(self, params: Params, part: tuple[Tensor, ...], account: Tensor) -> Tensor:
         code, linear, *cash = part
         p, k, n, _ = code.shape
@@ -333,6 +363,14 @@ class LinearPolicy(MarketPolicy):
             return (linear,)
         mean_features = mean_over_assets(features, tradable)  # [P, K, F]
         return linear, affine(mean_features, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
+
+    @property
+    def has_holding_scores(self) -> bool:
+        return type(self) is LinearPolicy and self.spec.action == "tilt" and not self.spec.has_extras
+
+    def holding_scores(self, params: Params, features: Tensor, tradable: Tensor | None) -> HoldingScores:
+        (linear,) = self.market_part(params, features, tradable)
+        return HoldingScores(linear.squeeze(2))
 
     def scores(self, params: Params, part: tuple[Tensor, ...], account: Tensor) -> Tensor:
         linear, *cash = part
