@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finrl_pod.display import growth_figure, table_html
+from finrl_pod.errors import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +30,21 @@ FLAWS_SHOWN = 3  # in a notebook
 def taken_as(adjusted: bool) -> str:
     """The note of a panel whose file does not say whether its prices are adjusted."""
     return f"Prices were taken as {'adjusted' if adjusted else 'not adjusted'}; this was not checked."
+
+
+def read_as_sentence(read_as: Mapping[str, str | None]) -> str:
+    """How the columns of a file were read, for a terminal; empty without any."""
+    columns_by_meaning: dict[str | None, list[str]] = {}
+    for column, meaning in read_as.items():
+        columns_by_meaning.setdefault(meaning, []).append(column)
+    parts = []
+    for meaning, columns in columns_by_meaning.items():
+        names = listed(columns)
+        if meaning is not None:
+            parts.append(names if names.lower() == meaning else f"{names} as {meaning}")
+    if None in columns_by_meaning:
+        parts.append(f"left out: {listed(columns_by_meaning[None])}")
+    return "; ".join(parts)
 
 
 def fills_sentence(columns: Sequence[str]) -> str:
@@ -93,7 +109,8 @@ class Panel:
     adjusted: prices are adjusted for splits and dividends, so that there is no `dividend`. flaws: known data problems,
     one sentence each. cash_rates: (date, annual rate), the return from each date on of cash that could be held instead,
     NaN where it is unknown; Sharpe and Sortino ratios are in excess of it. Accounts earn `environment.cash_rates`.
-    tables: values other than prices that features read; not part of the hash of the prices.
+    tables: values other than prices that features read; not part of the hash of the prices. read_as: what each column
+    of the file was taken for, None if it was left out; empty for prices from elsewhere.
     """
 
     times: Times
@@ -117,6 +134,7 @@ class Panel:
     flaws: tuple[str, ...] = ()
     cash_rates: tuple[tuple[str, float], ...] = ()
     tables: tuple[FeatureTable, ...] = ()
+    read_as: Mapping[str, str | None] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return (

@@ -101,6 +101,7 @@ def make_panel(
         flaws=tuple(flaws),
         cash_rates=cash_rates,
         tables=(),
+        read_as={},
         **values,
     )
     return _check_panel(panel, locate)

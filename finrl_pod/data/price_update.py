@@ -84,7 +84,7 @@ def continue_panel(stored_panel: Panel, newer: Panel) -> PriceUpdate:
         cash_rates=base_panel.cash_rates,
         allow_gaps=True,
     )
-    panel = dataclasses.replace(panel, members=_members(base_panel, panel))
+    panel = dataclasses.replace(panel, members=_members(base_panel, panel), read_as=newer.read_as)
     added_bars = len(times) - len(stored_panel.times)
     return PriceUpdate(
         panel=panel,

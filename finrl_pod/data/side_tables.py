@@ -242,7 +242,7 @@ def _rebuilt(panel: Panel, columns: dict[str, Floats], *, adjusted: bool, flaw: 
         allow_gaps=True,
         cash_rates=panel.cash_rates,
     )
-    return dataclasses.replace(rebuilt_panel, members=panel.members)
+    return dataclasses.replace(rebuilt_panel, members=panel.members, read_as=panel.read_as)
 
 
 def _tables(panel: Panel, actions: Sequence[CorporateAction]) -> tuple[Floats, Floats]:

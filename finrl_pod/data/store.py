@@ -68,7 +68,7 @@ class Manifest:
     sha256: hash of the panel; file, file_sha256: its Parquet file and the hash of its bytes. query: the request to the
     source. created: time in UTC, ISO 8601. benchmark: {name, price_only} or None. sectors: one per symbol, or None.
     earlier: versions that the panel begins with, oldest first. builtin: ships with the package instead of being in the
-    store. fault: why the panel cannot be used, else empty.
+    store. fault: why the panel cannot be used, else empty. read_as: as in `Panel`.
     """
 
     name: str
@@ -91,6 +91,7 @@ class Manifest:
     earlier: tuple[PanelVersion, ...] = ()
     builtin: bool = False
     fault: str = ""
+    read_as: Mapping[str, str | None] = field(default_factory=dict)
     format: int = FORMAT
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,6 +120,7 @@ def describe(panel: Panel, **fields: Any) -> Manifest:
         sectors=panel.sectors,
         flaws=panel.flaws,
         sha256=panel.sha256,
+        read_as=dict(panel.read_as),
         **fields,
     )
 
@@ -367,6 +369,7 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
             flaws=manifest.flaws,
             cash_rates=(),
             tables=(),
+            read_as=manifest.read_as,
             **values,
         )
     except (pa.ArrowException, KeyError, ValueError) as error:

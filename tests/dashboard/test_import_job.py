@@ -8,12 +8,13 @@ from typing import Any
 import pandas as pd
 import pytest
 from finrl_pod_app.dashboard.pages import widgets
-from finrl_pod_app.dashboard.queries.prices import ImportJob, UploadOptions
+from finrl_pod_app.dashboard.queries.prices import ImportJob
 
+from finrl_pod.data.sources.read_options import ReadOptions
 from finrl_pod.errors import DataError
 
 ROWS = b"time,symbol,close\n2024-01-02,AAA,10\n2024-01-03,AAA,11\n2024-01-04,AAA,12\n"
-OPTIONS = UploadOptions()
+OPTIONS = ReadOptions()
 
 
 @pytest.mark.slow

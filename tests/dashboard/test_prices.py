@@ -11,6 +11,7 @@ from finrl_pod_app.dashboard.figures import prices as figures
 from finrl_pod_app.dashboard.queries import prices
 
 from finrl_pod.data.panel import make_panel
+from finrl_pod.data.sources.read_options import ReadOptions
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError
 from finrl_pod.types import Panel
@@ -73,7 +74,7 @@ def test_figures_escape_tickers(panel: Panel) -> None:
 @pytest.mark.slow
 def test_upload_is_checked_and_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path))
-    panel = prices.read_upload("My prices.csv", LONG, prices.UploadOptions(adjusted=False))
+    panel = prices.read_upload("My prices.csv", LONG, ReadOptions(adjusted=False))
     assert panel.source == "file My prices.csv"
     assert list(prices.preview(panel).columns) == ["time", "A", "B"]
     assert prices.preview(panel)["B"].tolist() == [5.5, 5.0]

@@ -119,7 +119,7 @@ def test_wide_files_of_a_folder_equal_one_wide_file(tmp_path: Path) -> None:
     write(folder, "date,C\n2024-01-04,9\n2024-01-05,x\n", "2.csv")
     with pytest.raises(DataError, match=r"^2\.csv, line 3: C must be a number"):
         read_file(folder)
-    write(folder, "date,C\n2024-01-04,9\n2024-01-03,8\n", "2.csv")
+    write(folder, "date,C\n2024-01-04,9\n2024-01-03,8\n2024-01-05,8\n", "2.csv")
     with pytest.raises(DataError, match=r"^2\.csv, line 3: C goes back in time"):
         read_file(folder)
 
@@ -199,7 +199,7 @@ def edit(text: str, line: int, old: str, new: str) -> str:
         (edit(LONG, 5, "4.6", "inf"), r"p.csv, line 5: close of B on 2024-01-03 is inf"),
         (edit(LONG, 3, "2.6", "1e-320"), r"line 3: close of A .* prices must lie between 1e-30 and 1e\+30; correct it"),
         (edit(LONG, 5, "4.6", "1e300"), r"line 5: close of B .* is 1e\+300: prices must lie between"),
-        (WIDE.replace(",", ";").replace(".", ","), r"line 2: A must be a number such as 12.5, got '"),
+        (WIDE.replace(",", ";").replace(".5", ",5"), r"line 2: A must be a number such as 12.5, got '2,5"),
         (edit(LONG, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, a gap"),
         (edit(LONG, 3, "2.6", "NaN"), r"p.csv, line 3: A has no close on 2024-01-03, a gap"),
         (edit(LONG, 5, "4.6", "4,6"), r"p.csv is not a regular table: .*line 5"),
@@ -418,8 +418,9 @@ def test_european_numbers_and_dates(tmp_path: Path) -> None:
     assert str(panel.times[0])[:10] == "2024-01-02"
     with pytest.raises(DataError, match="pass --date-format"):
         read_file(write(tmp_path, text))
-    with pytest.raises(DataError, match=r"got '1\.234,5'; .*pass --decimal ,"):
-        read_file(write(tmp_path, text), date_format="%d.%m.%Y")
+    assert read_file(write(tmp_path, text), date_format="%d.%m.%Y").sha256 == panel.sha256
+    with pytest.raises(DataError, match=r"got '1\.234,5'; .*--decimal , if they separate decimals"):
+        read_file(write(tmp_path, text), date_format="%d.%m.%Y", decimal=".")
     with pytest.raises(DataError, match="--decimal must be"):
         read_file(write(tmp_path, text), decimal=";")
 

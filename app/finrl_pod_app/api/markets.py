@@ -11,7 +11,8 @@ import pandas as pd
 
 from finrl_pod.data.panel import between, select
 from finrl_pod.data.sources.feature_tables import with_tables
-from finrl_pod.data.sources.files import ReadOptions, read_file, read_frame
+from finrl_pod.data.sources.files import read_file, read_frame
+from finrl_pod.data.sources.read_options import ReadOptions
 from finrl_pod.data.sources.tables import without_suffix
 from finrl_pod.data.store import Store, describe
 from finrl_pod.errors import ConfigError, DataError, InputError

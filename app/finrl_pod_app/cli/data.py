@@ -111,7 +111,7 @@ def import_file(
         typer.Argument(
             metavar="FILE",
             help="CSV or Parquet, long (time, symbol, close, ...) or wide (time, then one column of closes for each "
-            "ticker), or a folder with one file for each ticker.",
+            "ticker), as a provider writes it, or a folder with one file for each ticker.",
         ),
     ],
     name: NewName,
@@ -121,7 +121,7 @@ def import_file(
         typer.Option(
             "--adjusted/--unadjusted",
             help="Whether prices are adjusted for splits and dividends; a column 'adj close' then adjusts the others. "
-            "Default: adjusted, unless there are --actions.",
+            "Default: as the layout of the file says, adjusted if it does not; unadjusted with --actions.",
         ),
     ] = None,
     allow_gaps: Annotated[
@@ -134,7 +134,9 @@ def import_file(
         bool, typer.Option("--allow-repeated-bars", help="Keep them, also above 10% of the bars of several tickers.")
     ] = False,
     symbol: Annotated[str | None, typer.Option(help="Ticker of a file without such a column.")] = None,
-    decimal: Annotated[str, typer.Option(help="Decimal mark of numbers: . or , as in 12,50.")] = ".",
+    decimal: Annotated[
+        str | None, typer.Option(help="Decimal mark of numbers: . or , as in 12,50 (default: found from the numbers).")
+    ] = None,
     date_format: Annotated[
         str | None, typer.Option(help="Of dates unlike 2020-01-31; e.g. %d.%m.%Y for 31.01.2020.")
     ] = None,
@@ -144,6 +146,9 @@ def import_file(
     columns: Annotated[
         str | None, typer.Option(help="What columns of the file are called here: Last=close, Code=symbol.")
     ] = None,
+    ignore_unknown: Annotated[
+        bool, typer.Option("--ignore-unknown", help="Leave out columns of unknown names.")
+    ] = False,
     members: Annotated[
         Path | None,
         typer.Option(metavar="CSV", help="Columns symbol, from, to: when each ticker belonged to the universe."),
@@ -170,12 +175,13 @@ def import_file(
     store.check_room()
     file_options: dict[str, str | bool | None] = {
         "symbol": symbol,
-        "decimal": None if decimal == "." else decimal,
+        "decimal": decimal,
         "date_format": date_format,
         "separator": separator,
         "columns": columns,
         "drop_repeated_bars": drop_repeated_bars or None,
         "allow_repeated_bars": allow_repeated_bars or None,
+        "ignore_unknown": ignore_unknown or None,
     }
     panel, query = import_prices(
         file,
@@ -265,7 +271,7 @@ def show_manifest(manifest: Manifest) -> None:
     """Print the source, contents and known flaws of a panel."""
     from rich.text import Text
 
-    from finrl_pod.prices import fills_sentence, taken_as
+    from finrl_pod.prices import fills_sentence, read_as_sentence, taken_as
     from finrl_pod_app.cli.console import plain_table
     from finrl_pod_app.setup.terminal import make_console
 
@@ -285,6 +291,7 @@ def show_manifest(manifest: Manifest) -> None:
         "sectors": ", ".join(dict.fromkeys(m.sectors or ())),
         "benchmark": str(index or ""),
         "adjusted": adjustment,
+        "read as": read_as_sentence(m.read_as),
         "created": m.created,
         "sha256": m.sha256,
     }

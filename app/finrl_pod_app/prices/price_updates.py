@@ -14,10 +14,16 @@ import pandas as pd
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.panel import first_bars
 from finrl_pod.data.price_update import PriceUpdate, continue_panel
-from finrl_pod.data.side_tables import read_actions, read_membership, with_actions, with_membership
+from finrl_pod.data.side_tables import (
+    read_actions,
+    read_membership,
+    with_actions,
+    with_dividends_reinvested,
+    with_membership,
+)
 from finrl_pod.data.sources.bounded import read_bounded
 from finrl_pod.data.sources.factory import open_source
-from finrl_pod.data.sources.files import ReadOptions
+from finrl_pod.data.sources.read_options import ReadOptions
 from finrl_pod.data.store import Manifest, PanelVersion, Store
 from finrl_pod.errors import DataError, MissingSymbols
 from finrl_pod.protocols import DataSource
@@ -123,11 +129,13 @@ def _newer_of_file(manifest: Manifest, file: Path) -> tuple[Panel, dict[str, Que
     """Newer prices in a file, read with the options of the import, and the query of the continued panel."""
     query = dict(manifest.query)
     options = {field.name: query[field.name] for field in dataclasses.fields(ReadOptions) if field.name in query}
-    options |= {"bar": manifest.bar, "adjusted": manifest.adjusted and "actions" not in query}
+    options |= {"bar": manifest.bar, "adjusted": manifest.adjusted and "dividends" not in query}
     panel = read_bounded(file, **options)
     if "actions" in query:
         actions = read_actions(Path(str(query["actions"])))
         panel = with_actions(panel, actions, query["dividends"], allow_none=True)
+    elif query.get("dividends") == "reinvested":
+        panel = with_dividends_reinvested(panel)
     if "file" in query:
         query["file"] = str(file.resolve())
     return panel, query

@@ -13,11 +13,18 @@ import pandas as pd
 
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.panel import between, first_bars, select
-from finrl_pod.data.side_tables import Dividends, read_actions, read_membership, with_actions, with_membership
+from finrl_pod.data.side_tables import (
+    Dividends,
+    read_actions,
+    read_membership,
+    with_actions,
+    with_dividends_reinvested,
+    with_membership,
+)
 from finrl_pod.data.sources.bounded import ReadLimits, read_bounded
 from finrl_pod.data.sources.feature_tables import with_tables
 from finrl_pod.data.splits import CALENDAR_SLACK, Span, make_splits
-from finrl_pod.data.store import Manifest, PanelVersion, Store
+from finrl_pod.data.store import Manifest, PanelVersion, Store, describe
 from finrl_pod.errors import ConfigError, DataError
 from finrl_pod.settings.run import BUILT_IN_SPLITS, EnvironmentConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.run_directory import RunDirectory
@@ -129,22 +136,27 @@ def import_prices(
 ) -> tuple[Panel, dict[str, QueryValue]]:
     """Read a file, and the query that repeats it, for the manifest of the panel.
 
-    adjusted: whether the prices in the file are adjusted for splits and dividends; None: yes, unless there are
-    `actions`. members, actions: CSV tables. dividends: how dividends of the actions are paid. options: the others of
-    `ReadOptions`. Raises DataError as `read_bounded` and the readers of the tables, and for actions of adjusted prices.
+    adjusted: whether the prices in the file are adjusted for splits and dividends; None: no if there are `actions`,
+    else as the layout of the file says. members, actions: CSV tables. dividends: how dividends of the actions are paid.
+    options: the others of `ReadOptions`. Raises DataError as `read_bounded` and the readers of the tables, for actions
+    of adjusted prices, and for two tables of actions.
     """
     if dividends not in get_args(Dividends):
         raise DataError(f"--dividends must be {' or '.join(get_args(Dividends))}, got {dividends!r}")
     if actions is not None and adjusted:
         raise DataError("corporate actions adjust prices as traded; leave out --adjusted, or --actions")
-    if actions is None and dividends != "cash":
-        raise DataError("--dividends is for a table of corporate actions; give the table with --actions")
-    is_adjusted = actions is None if adjusted is None else adjusted
-    panel = read_bounded(file, limits, adjusted=is_adjusted, **options)
+    panel = read_bounded(file, limits, adjusted=adjusted if actions is None else False, **options)
     query = {"file": str(file.resolve()), **options}
     if actions is not None:
+        if {"split", "dividend"} & set(panel.read_as.values()):
+            raise DataError(f"{file.name} states splits or dividends itself; leave out --actions")
         panel = with_actions(panel, read_actions(actions), dividends)
         query |= {"actions": str(actions.resolve()), "dividends": dividends}
+    elif dividends != "cash":
+        if panel.dividend is None:
+            raise DataError("--dividends is for a table of corporate actions; give the table with --actions")
+        panel = with_dividends_reinvested(panel)
+        query["dividends"] = dividends
     if members is not None:
         panel = with_membership(panel, read_membership(members))
         query["members"] = str(members.resolve())
@@ -177,7 +189,10 @@ def store_prices(
     store = Store()
     manifest = existing(store, panel.name)
     if manifest is not None and manifest.sha256 == panel.sha256:
-        is_same = dataclasses.replace(manifest, query=dict(query), source=panel.source, flaws=panel.flaws) == manifest
+        described = describe(panel, query=dict(query))
+        is_same = all(
+            getattr(described, field) == getattr(manifest, field) for field in ("query", "source", "flaws", "read_as")
+        )
         return StoredPrices(manifest if is_same else store.save(panel, query, manifest.earlier), "unchanged")
     if not replace:
         check_free(store, panel.name)

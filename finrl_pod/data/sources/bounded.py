@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finrl_pod.data.sources.files import ReadOptions, read_file
+from finrl_pod.data.sources.files import read_file
+from finrl_pod.data.sources.read_options import ReadOptions
 from finrl_pod.data.sources.tables import is_table
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError, FinrlPodError

@@ -23,7 +23,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from finrl_pod.data.sources.tables import INDEX_NAME, Origin, parse_numbers, read_csv
+from finrl_pod.data.sources.cells import parse_numbers
+from finrl_pod.data.sources.tables import INDEX_NAME, Origin, read_csv
 from finrl_pod.errors import ConfigError, DataError, listed
 from finrl_pod.prices import FeatureTable, Floats, Panel, Times
 from finrl_pod.protocols import Strategy

@@ -19,6 +19,7 @@ from finrl_pod.errors import DataError, MissingSymbols
 from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel
 
 ADJUSTED_CLOSE = "adj close"
+SPLIT = "split"  # new shares per old one; 0 or blank on bars without a split
 NEIGHBOURS = 5  # bars on each side whose median ratio a bar is compared with
 RATIO_TOLERANCE = np.log(1.1)  # of the ratio: adjusted and raw prices are rounded
 # Steps of the logarithm of the ratio that a split can be; a dividend that falls on one by chance is taken for a split.
@@ -156,8 +157,8 @@ def _check_times(
 def adjusted_rows(rows: pd.DataFrame, *, is_split_adjusted: bool = False) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Rows with prices scaled by adjusted close over close, without the adjusted close; and notes on wrong ratios.
 
-    rows: columns "time", "symbol", "close", "adj close" and any of open, high, low; in any order. is_split_adjusted:
-    closes and volumes are adjusted for splits already.
+    rows: columns "time", "symbol", "close", "adj close" and any of open, high, low, split; in any order.
+    is_split_adjusted: closes and volumes are adjusted for splits already.
 
     Dividends and splits move the ratio from one level to another. A bar whose ratio lies outside the levels before and
     after it has a wrong close or a wrong adjusted close: its open, high and low are scaled by the level before it.
@@ -179,9 +180,21 @@ def adjusted_rows(rows: pd.DataFrame, *, is_split_adjusted: bool = False) -> tup
         notes = [*notes[:MAX_NOTES], f"There are {len(notes) - MAX_NOTES} more bars with a wrong ratio of adj close."]
     scaled_columns = {name: rows[name] * factors for name in price_columns}
     if "volume" in rows:
-        later_split = np.ones(len(rows)) if is_split_adjusted else _later_splits(rows, factors)
+        if is_split_adjusted:
+            later_split = np.ones(len(rows))
+        else:
+            later_split = _later_stated_splits(rows) if SPLIT in rows else _later_splits(rows, factors)
         scaled_columns |= {"volume": rows["volume"] * later_split, "split_close": rows["close"] / later_split}
-    return rows.assign(**scaled_columns, close=rows[ADJUSTED_CLOSE]).drop(columns=ADJUSTED_CLOSE), tuple(notes)
+    rows = rows.assign(**scaled_columns, close=rows[ADJUSTED_CLOSE])
+    return rows.drop(columns=[ADJUSTED_CLOSE, SPLIT], errors="ignore"), tuple(notes)
+
+
+def _later_stated_splits(rows: pd.DataFrame) -> Floats:
+    """New shares per share of a row, by the column "split" of the later rows of its ticker."""
+    split = rows[SPLIT].where(rows[SPLIT] > 0, 1.0)
+    newest_first = rows.assign(split=split).sort_values("time", ascending=False, kind="stable")
+    later_split = newest_first.groupby("symbol", observed=True)[SPLIT].cumprod() / newest_first[SPLIT]
+    return later_split.reindex(rows.index).to_numpy(dtype=np.float64)
 
 
 def _later_splits(rows: pd.DataFrame, factors: Floats) -> Floats:

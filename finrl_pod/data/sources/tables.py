@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import io
-import re
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from finrl_pod.data.dates import YEARS
+from finrl_pod.data.sources.layouts import OWN_FILE, layout_of
 from finrl_pod.errors import DataError
-from finrl_pod.prices import Bools
 
-TIME_NAMES = ("time", "date", "datetime", "timestamp", "day")
-SYMBOL_NAMES = ("symbol", "ticker", "tic")
 OTHER_SEPARATORS = (";", "\t")  # than the comma
 MAX_QUOTE = 80  # characters of a value in a message
 MAX_NAMES = 8  # columns that a message lists
 SUFFIXES = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
-MIN_DAYS = 3  # at the same hour, beside which a row of another hour is the row of the running day
 NAMELESS = ("", "nan", "NaN", "None", "<NA>", "NaT")  # a missing name, also as text
 INDEX_NAME = "Unnamed: 0"  # what pandas calls a column without a name
 _LEVEL_NAMES = ("price", "ticker", "tickers", "attributes", "")
 _FIELDS = ("open", "high", "low", "close", "adj close", "volume")
-ACTIONS = ("dividends", "stock splits", "capital gains", "repaired?")  # of no use in a panel; yfinance adds them
+ACTIONS = ("dividends", "stock splits", "capital gains", "repaired?")  # of yfinance
 
 
 @dataclass(frozen=True)
@@ -90,15 +84,16 @@ def table_of_frame(frame: pd.DataFrame) -> tuple[pd.DataFrame, Origin]:
             "it needs at most three together, as by frame.stack() or frame.reset_index()"
         )
     heads = _heads(frame)
-    has_time, has_symbol = (any(name in names for name in heads) for names in (TIME_NAMES, SYMBOL_NAMES))
+    layout = layout_of([*heads, *frame.index.names])
+    has_time = any(layout.is_time(name) for name in heads)
+    has_symbol = any(layout.is_symbol(name) for name in heads)
     for i in range(frame.index.nlevels):
         level = frame.index.get_level_values(i)
-        name = str(level.name).strip().lower()
-        is_dated = isinstance(level, pd.DatetimeIndex) or name in TIME_NAMES
+        is_dated = isinstance(level, pd.DatetimeIndex) or layout.is_time(level.name)
         if not has_time and (is_dated or (frame.index.nlevels == 1 and level.dtype.kind == "O")):
             table.insert(0, ("time", "") if frame.columns.nlevels > 1 else "time", level, allow_duplicates=True)
             has_time = True
-        elif not has_symbol and (name in SYMBOL_NAMES or (frame.index.nlevels > 1 and not is_dated)):
+        elif not has_symbol and (layout.is_symbol(level.name) or (frame.index.nlevels > 1 and not is_dated)):
             table.insert(0, "symbol", level, allow_duplicates=True)
     if not has_time:
         raise DataError(
@@ -107,7 +102,7 @@ def table_of_frame(frame: pd.DataFrame) -> tuple[pd.DataFrame, Origin]:
             f"{name_list(frame.columns)}"
         )
     table = table.reset_index(drop=True)
-    labels = table.loc[:, [name in (*TIME_NAMES, *SYMBOL_NAMES) for name in _heads(table)]]
+    labels = table.loc[:, [layout.is_time(name) or layout.is_symbol(name) for name in _heads(table)]]
     return table, Origin("the DataFrame", "row", 1, labels)
 
 
@@ -125,7 +120,7 @@ def long_of_levels(
     Rows without any value are left out: the ticker has no bar there. Raises DataError if neither level has fields.
     """
     pairs = [tuple(str(table).strip() for table in column) for column in cells.columns]
-    time = next((i for i, pair in enumerate(pairs) if pair[0].lower() in TIME_NAMES), None)
+    time = next((i for i, pair in enumerate(pairs) if OWN_FILE.is_time(pair[0])), None)
     values = [i for i in range(len(pairs)) if i != time]
     level = next(
         (k for k in (0, 1) if values and all(pairs[i][k].lower() in (*_FIELDS, *ACTIONS) for i in values)), None
@@ -140,10 +135,10 @@ def long_of_levels(
     tickers = list(dict.fromkeys(pairs[i][1 - level] for i in values))
     check_names(tickers, file)
     for ticker in tickers:
-        field_columns = [i for i in values if pairs[i][1 - level] == ticker and pairs[i][level].lower() not in ACTIONS]
-        table = pd.DataFrame({pairs[i][level]: cells.iloc[:, i] for i in field_columns})
+        table = pd.DataFrame({pairs[i][level]: cells.iloc[:, i] for i in values if pairs[i][1 - level] == ticker})
+        prices = table[[name for name in table.columns if name.lower() not in ACTIONS]]  # actions are 0 without a bar
         value_rows = np.flatnonzero(
-            (table.notna() & (table.astype(str).apply(lambda c: c.str.strip()) != "")).any(axis=1)
+            (prices.notna() & (prices.astype(str).apply(lambda c: c.str.strip()) != "")).any(axis=1)
         )
         empty += [] if value_rows.size else [ticker]
         table.insert(0, "symbol", ticker)
@@ -162,15 +157,7 @@ def read_csv(source: Path | bytes, file: str, separator: str | None = None) -> t
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            header = _csv(source, header=None, nrows=1)
-            skip = int(str(header.iat[0, 0]).lower().startswith("sep="))  # of Excel: not a line of the table
-            if separator is None and skip:
-                separator = str(header.iat[0, 0]).strip()[len("sep=") :]
-            elif separator is None and header.shape[1] == 1:  # spreadsheets use them if a comma separates decimals
-                separator = next((mark for mark in OTHER_SEPARATORS if mark in str(header.iat[0, 0])), None)
-            separator = separator or ","
-            header = _csv(source, header=None, nrows=1, sep=separator, skiprows=skip)
-            names = [str(name).strip() for name in header.iloc[0]]
+            names, separator, skip = _header(source, separator)
             first_line = skip + 2
             levels = _level_rows(source, names, separator, skip)
             if levels is None:
@@ -199,6 +186,35 @@ def read_csv(source: Path | bytes, file: str, separator: str | None = None) -> t
         raise DataError(f"cannot read {location}: {getattr(error, 'strerror', None) or error}") from None
     filled = np.flatnonzero((table != "").any(axis=1))
     return table.iloc[: int(filled[-1]) + 1 if filled.size else 0], Origin(file, "line", first_line)
+
+
+def _header(source: Path | bytes, separator: str | None) -> tuple[list[str], str, int]:
+    """(names of the columns, separator of cells, number of lines before the header) of a CSV file."""
+    header = _csv(source, header=None, nrows=1)
+    skip = int(str(header.iat[0, 0]).lower().startswith("sep="))  # of Excel: not a line of the table
+    if separator is None and skip:
+        separator = str(header.iat[0, 0]).strip()[len("sep=") :]
+    elif separator is None and header.shape[1] == 1:  # spreadsheets use them if a comma separates decimals
+        separator = next((mark for mark in OTHER_SEPARATORS if mark in str(header.iat[0, 0])), None)
+    separator = separator or ","
+    header = _csv(source, header=None, nrows=1, sep=separator, skiprows=skip)
+    return [str(name).strip() for name in header.iloc[0]], separator, skip
+
+
+def is_prose(path: Path, separator: str | None, new_names: Mapping[str, str]) -> bool:
+    """True for a text file whose first line names no column of times, such as notes beside prices.
+
+    new_names: name here by name in the file. Damaged files and tables in files of other types are never prose.
+    """
+    if not path.name.lower().endswith(".txt"):
+        return False
+    try:
+        names, _, _ = _header(path, separator)
+    except (OSError, ValueError):  # among them text that is not UTF-8 and the errors of the parser
+        return False
+    columns = [new_names.get(name, name) for name in names]
+    layout = layout_of(columns)
+    return names[0].lower() not in _LEVEL_NAMES and not any(layout.is_time(name) for name in columns)
 
 
 def _level_rows(source: Path | bytes, names: Sequence[str], separator: str, skip: int) -> int | None:
@@ -277,164 +293,9 @@ def _read_parquet(path: Path) -> pd.DataFrame:
             raise DataError(f"{path.name} has {table.columns.nlevels} levels of column names: it needs at most two")
         table.insert(0, ("time", ""), table.index)
         return table.reset_index(drop=True)
-    known_names = (*TIME_NAMES, *SYMBOL_NAMES)
+    layout = layout_of([*table.columns, *table.index.names])
     index_columns = [name for name in table.index.names if name in table.columns]  # set_index(..., drop=False)
     table = table.droplevel(index_columns) if len(index_columns) < table.index.nlevels else table.reset_index(drop=True)
-    if table.index.nlevels > 1 or str(table.index.name).lower() in known_names:
+    if table.index.nlevels > 1 or layout.is_time(table.index.name) or layout.is_symbol(table.index.name):
         table = table.reset_index()
     return table
-
-
-# ---------------------------------------------------------------------- cells
-
-_BLANK = ("", "nan", "na", "n/a", "null", "none")
-# pandas also accepts "now" and "2020-01"; a bar needs at least a full date.
-_DATED = re.compile(r"\d{4}-?\d{2}-?\d{2}")
-_ZONE = re.compile(r"\d(Z|[+-]\d{2}(?::?\d{2})?)$")
-
-
-_COMPACT_DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])")  # hours or minutes may follow
-# Units of times since 1970, by the digits that they have from 2001; before it, from 1973, they have one less.
-_EPOCH_DIGITS = {10: "seconds", 13: "milliseconds", 16: "microseconds", 19: "nanoseconds"}
-_EPOCH_CODES: dict[str, Literal["s", "ms", "us", "ns"]] = {
-    "seconds": "s",
-    "milliseconds": "ms",
-    "microseconds": "us",
-    "nanoseconds": "ns",
-}
-
-
-def check_date_format(date_format: str) -> None:
-    """Raises DataError unless a date that is written in a format, as in strftime, is read back with its year."""
-    day = datetime(2020, 1, 31, tzinfo=UTC)
-    rule = f"--date-format takes codes such as %d.%m.%Y for 31.01.2020, got {date_format[:80]!r}"
-    try:
-        read = pd.to_datetime(day.strftime(date_format), format=date_format) if "%" in date_format else None
-    except (ValueError, re.error) as error:  # an unknown code, or two that exclude each other
-        raise DataError(f"{rule} ({str(error)[:80]})") from None
-    if read is None or read.year != day.year:
-        raise DataError(rule)
-
-
-def parse_times(
-    column: pd.Series[Any], location: Callable[[int], str], bar: str, date_format: str | None = None
-) -> pd.Series[Any]:
-    """Naive datetime64[ns] in UTC; for daily bars the calendar day as written.
-
-    date_format: format of text for strftime; None for ISO 8601. Raises DataError naming the first invalid cell.
-    """
-    if isinstance(column.dtype, pd.DatetimeTZDtype) or pd.api.types.is_datetime64_dtype(column.dtype):
-        times = column
-    elif date_format is None and (unit := epoch_unit(column)) is not None:
-        numbers = pd.to_numeric(column.astype(str).str.strip().str.removesuffix(".0"))
-        times = pd.to_datetime(numbers.astype(np.int64), unit=_EPOCH_CODES[unit], errors="coerce")
-    else:
-        times = _parse_text(column.astype(str).str.strip(), location, bar, date_format)
-    missing = np.flatnonzero(times.isna())
-    if missing.size:
-        raise DataError(f"{location(int(missing[0]))}: the time is missing")
-    years = times.dt.year
-    invalid_years = np.flatnonzero((years < YEARS[0]) | (years > YEARS[1]))
-    if invalid_years.size:
-        row = int(invalid_years[0])
-        raise DataError(f"{location(row)}: years must be from {YEARS[0]} to {YEARS[1]}, got {years.iloc[row]}")
-    if bar == "1d":
-        day: pd.Series[Any] = times.dt.tz_localize(None).dt.normalize().astype("datetime64[ns]")
-        return day
-    utc = times.dt.tz_convert("UTC").dt.tz_localize(None) if times.dt.tz is not None else times
-    moment: pd.Series[Any] = utc.astype("datetime64[ns]")
-    return moment
-
-
-def epoch_unit(column: pd.Series[Any]) -> str | None:
-    """Unit of times that count from 1970, such as "seconds", by their number of digits; None for other times."""
-    if pd.api.types.is_datetime64_any_dtype(column.dtype):
-        return None
-    first = str(column.iloc[0]).strip().removesuffix(".0")
-    digits = next((n for n in _EPOCH_DIGITS if len(first) in (n - 1, n)), None)
-    if digits is None or not first.isdecimal() or (len(first) in (10, 12) and _COMPACT_DATE.match(first)):
-        return None
-    text = column.astype(str).str.strip()
-    is_epoch = text.str.fullmatch(rf"\d{{{digits - 1},{digits}}}(\.0)?").all()
-    return _EPOCH_DIGITS[digits] if is_epoch else None
-
-
-def live_rows(column: pd.Series[Any], days: pd.Series[Any], symbols: pd.Series[Any] | None) -> Bools:
-    """[T], True at the row that yfinance adds for the running day: the last of its ticker, on the day of the row before
-    and at another hour. False everywhere if other days have two rows, as bars within the day have.
-
-    days: naive datetime64 of `column`, times as they are written.
-    """
-    tickers = pd.Series("", days.index) if symbols is None else symbols.astype(str)
-    table = pd.DataFrame({"ticker": tickers.to_numpy(), "day": days.to_numpy()})
-    is_repeat = table.duplicated().to_numpy()
-    if not is_repeat.any() or is_repeat.sum() > table["ticker"].nunique():
-        return np.zeros(len(table), dtype=bool)
-    hours = column.astype(str).str.extract(r"[T ](\d{2}:\d{2}(?::\d{2})?)", expand=False).fillna("00:00:00").to_numpy()
-    usual_hour = pd.Series(hours[~is_repeat]).mode()[0]
-    if (hours[~is_repeat] == usual_hour).sum() < MIN_DAYS:
-        return np.zeros(len(table), dtype=bool)
-    is_last = (table["day"] == table.groupby("ticker")["day"].transform("max")).to_numpy()
-    is_live = is_repeat & is_last & (hours != usual_hour)
-    return np.asarray(is_live if (is_live == is_repeat).all() else np.zeros_like(is_repeat))
-
-
-def _parse_text(
-    text: pd.Series[Any], location: Callable[[int], str], bar: str, date_format: str | None
-) -> pd.Series[Any]:
-    """Parse dates and times, either all naive or all with a zone. Offsets may change, as with daylight saving."""
-    zones = text.str.extract(_ZONE, expand=False).where(text.str.len() > len("2020-01-31"), None).fillna("")
-    naive = zones == ""
-    zone_changes = np.flatnonzero(naive != naive.iloc[0])
-    if zone_changes.size and text.iloc[zone_changes[0]]:
-        first, second = (f"zone {z}" if z else "no zone" for z in (zones.iloc[0], zones.iloc[zone_changes[0]]))
-        raise DataError(
-            f"{location(int(zone_changes[0]))}: mixed time zones, {second} after {first}: write a zone at all times "
-            "or at none"
-        )
-    if date_format is not None:
-        times = pd.to_datetime(text, format=date_format, errors="coerce")
-        example = f"of the format {date_format[:80]}"
-        wrong = np.flatnonzero(times.isna())
-    else:
-        # A daily bar belongs to the day as written, whatever its offset.
-        date_text = text.str.slice(0, len("2020-01-31")) if bar == "1d" and not naive.iloc[0] else text
-        times = pd.to_datetime(
-            date_text, format="ISO8601", errors="coerce", utc=bool(bar != "1d" and not naive.iloc[0])
-        )
-        wrong = np.flatnonzero(times.isna() | ~text.str.match(_DATED))
-        example = "such as 2020-01-31 or 2020-01-31T15:30Z"
-    if wrong.size:
-        row = int(wrong[0])
-        problem = f"got {text.iloc[row][:80]!r}" if text.iloc[row] else "it is blank"
-        hint = "; for other formats pass --date-format, e.g. %d.%m.%Y for 31.01.2020 (date_format= in Python)"
-        fix = "" if date_format else hint
-        raise DataError(f"{location(row)}: the time must be a date {example}, {problem}{fix}")
-    return times
-
-
-def parse_numbers(
-    column: pd.Series[Any], name: str, location: Callable[[int], str], decimal: str = "."
-) -> pd.Series[Any]:
-    """Parse numbers to float64, NaN if blank. Raises DataError naming the first invalid cell.
-
-    decimal: "." or ","; with a comma, dots and spaces separate thousands.
-    """
-    if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
-        return column.astype(np.float64)
-    text = column.fillna("").astype(str).str.strip() if column.hasnans else column.astype(str).str.strip()
-    blank = text.str.lower().isin(_BLANK)
-    number_text = text
-    if decimal == ",":
-        number_text = text.str.replace(r"[.\s](?=\d{3}(?:\D|$))", "", regex=True).str.replace(",", ".", regex=False)
-    numbers = pd.to_numeric(number_text.mask(blank), errors="coerce").astype(np.float64)
-    wrong = np.flatnonzero(numbers.isna() & ~blank)
-    if wrong.size:
-        row = int(wrong[0])
-        example = "12.5" if decimal == "." else "12,5"
-        has_comma = decimal == "." and "," in text.iloc[row]
-        fix = "; remove commas of thousands, or pass --decimal , if they separate decimals" if has_comma else ""
-        raise DataError(
-            f"{location(row)}: {name[:80]} must be a number such as {example}, got {text.iloc[row][:80]!r}{fix}"
-        )
-    return numbers

@@ -7,8 +7,9 @@ import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from finrl_pod.data.features import available as available_features
-from finrl_pod.data.sources.files import DECIMALS
+from finrl_pod.data.sources.read_options import DECIMALS, ReadOptions
 from finrl_pod.errors import FinrlPodError
+from finrl_pod.prices import read_as_sentence
 from finrl_pod.types import Panel
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import prices as figures
@@ -16,7 +17,7 @@ from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.address import BOUND
 from finrl_pod_app.dashboard.pages.widgets import error_messages, show_figure, show_table
 from finrl_pod_app.dashboard.queries import prices
-from finrl_pod_app.dashboard.queries.prices import ImportJob, UploadOptions
+from finrl_pod_app.dashboard.queries.prices import ImportJob
 from finrl_pod_app.dashboard.settings import Settings
 
 DEFAULT_TICKERS, MAX_TICKERS = 6, 40  # drawn at first
@@ -24,6 +25,8 @@ CANDLES = 120  # bars drawn as candles; more are too narrow
 QUICK_IMPORT = 2.0  # seconds that a page waits for a file before it shows progress
 IMPORT_INTERVAL = 0.5  # seconds between refreshes of the progress
 BAR_LENGTHS = ("1d", "1h", "15m", "1m")
+ADJUSTMENTS = {"as the layout says": None, "yes": True, "no": False}
+DECIMAL_SIGNS = {"from the numbers": None, **{sign: sign for sign in DECIMALS}}
 SEPARATORS = {"from the header": None, "comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 
 
@@ -117,7 +120,7 @@ def _choose_tickers(panel: Panel, default: int) -> list[str]:
     return st.multiselect("Tickers", panel.symbols, default=first, key=f"data: symbols {panel.name} {default}")
 
 
-def _import_job(upload: UploadedFile, options: UploadOptions) -> ImportJob:
+def _import_job(upload: UploadedFile, options: ReadOptions) -> ImportJob:
     """The job that reads the file of this visitor with these options; an earlier one is cancelled."""
     key = (upload.file_id, options)
     job: ImportJob | None = st.session_state.get("import: job")
@@ -147,7 +150,11 @@ def _show_import() -> None:
         "column of closes per ticker. Nothing is stored until you press Store."
     )
     upload = st.file_uploader("File", type=["csv", "gz", "txt", "parquet", "pq"], key="import: file")
-    options = _choose_options()
+    try:
+        options = _choose_options()
+    except FinrlPodError as error:
+        st.error(theme.escape_markdown(error), icon=":material/error:")
+        return
     if upload is None:
         return
     job = _import_job(upload, options)
@@ -161,6 +168,7 @@ def _show_import() -> None:
         return
     first, last = (str(panel.times[i].astype("datetime64[D]")) for i in (0, -1))
     st.success(f"{len(panel.symbols)} tickers, {len(panel.times):,} bars from {first} to {last}.")
+    st.caption(f"Columns: {theme.escape_markdown(read_as_sentence(panel.read_as))}.")
     issues = prices.issues_table(panel)
     if len(issues):
         st.caption(f"{len(issues):,} possible issues:")
@@ -177,12 +185,15 @@ def _show_import() -> None:
             st.success(f"Stored as {theme.escape_markdown(name)}.", icon=":material/check_circle:")
 
 
-def _choose_options() -> UploadOptions:
+def _choose_options() -> ReadOptions:
     """Draw the fields that say what a file contains and how its text is written."""
     left, middle, right = st.columns(3, vertical_alignment="bottom")
     bar = left.selectbox("Bar length", BAR_LENGTHS, key="import: bar")
-    adjusted = middle.checkbox("Adjusted prices", value=True, help="For splits and dividends.")
+    adjusted = middle.selectbox(
+        "Adjusted prices", list(ADJUSTMENTS), key="import: adjusted", help="For splits and dividends."
+    )
     gaps = right.checkbox("Allow gaps", help="Missing bars between a ticker's first and last become untradable.")
+    ignore_unknown = right.checkbox("Leave out unknown columns", key="import: ignore unknown")
     columns = st.columns(5, vertical_alignment="bottom")
     symbol = columns[0].text_input(
         "Ticker", max_chars=32, key="import: symbol", help="Of a file without a column that names it."
@@ -194,7 +205,9 @@ def _choose_options() -> UploadOptions:
         placeholder="2020-01-31",
         help="Of dates that are unlike 2020-01-31: `%d.%m.%Y` for 31.01.2020, `%m/%d/%Y` for 01/31/2020.",
     )
-    decimal = columns[2].selectbox("Decimal sign", DECIMALS, key="import: decimal", help="As in 12.50 or 12,50.")
+    decimal = columns[2].selectbox(
+        "Decimal sign", list(DECIMAL_SIGNS), key="import: decimal", help="As in 12.50 or 12,50."
+    )
     separator = columns[3].selectbox(
         "Separator", list(SEPARATORS), key="import: separator", help="Between the cells of a CSV file."
     )
@@ -205,15 +218,16 @@ def _choose_options() -> UploadOptions:
         placeholder="Last=close",
         help="What columns of the file are called here: `Last=close, Code=symbol`.",
     )
-    return UploadOptions(
-        bar,
-        adjusted,
-        gaps,
-        symbol.strip() or None,
-        decimal,
-        date_format.strip() or None,
-        SEPARATORS[separator],
-        names,
+    return ReadOptions(
+        bar=bar,
+        adjusted=ADJUSTMENTS[adjusted],
+        allow_gaps=gaps,
+        symbol=symbol.strip() or None,
+        decimal=DECIMAL_SIGNS[decimal],
+        date_format=date_format.strip() or None,
+        separator=SEPARATORS[separator],
+        columns=names,
+        ignore_unknown=ignore_unknown,
     )
 
 

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,12 @@ import pandas as pd
 
 from finrl_pod.data.flaws import check
 from finrl_pod.data.sources.bounded import read_bounded
+from finrl_pod.data.sources.read_options import ReadOptions
+from finrl_pod.data.sources.tables import SUFFIXES
 from finrl_pod.data.store import Manifest, Store
 from finrl_pod.errors import DataError
 from finrl_pod.types import Panel
 
-FILE_ENDINGS = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
 PREVIEW_ROWS = 200
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._ -]")
 
@@ -97,40 +97,24 @@ def preview(panel: Panel, rows: int = PREVIEW_ROWS) -> pd.DataFrame:
     return closes.iloc[::-1]
 
 
-@dataclass(frozen=True)
-class UploadOptions:
-    """Options of the form that imports a file, see `finrl_pod.data.sources.files.ReadOptions`."""
-
-    bar: str = "1d"
-    adjusted: bool = True
-    allow_gaps: bool = False
-    symbol: str | None = None
-    decimal: str = "."
-    date_format: str | None = None
-    separator: str | None = None
-    columns: str = ""
-
-
 def read_upload(
-    name: str, content: bytes, options: UploadOptions = UploadOptions(), cancelled: Callable[[], bool] = lambda: False
+    name: str, content: bytes, options: ReadOptions | None = None, cancelled: Callable[[], bool] = lambda: False
 ) -> Panel:
     """Read and check an uploaded file in a bounded child process.
 
-    name: reported by the browser and not trusted; used in messages, and only its ending on disk. cancelled: passed to
-    `read_bounded`. Raises DataError naming the file and the line of the first error.
+    name: reported by the browser and not trusted; the file has its safe form, in which some layouts write the ticker.
+    cancelled: passed to `read_bounded`. Raises DataError naming the file and the line of the first error.
     """
-    ending = next((ending for ending in FILE_ENDINGS if name.lower().endswith(ending)), None)
-    if ending is None:
-        raise DataError(f"{safe_file_name(name)} must end in {', '.join(FILE_ENDINGS)}")
+    file_name = safe_file_name(name)
+    if not file_name.lower().endswith(SUFFIXES):
+        raise DataError(f"{file_name} must end in {', '.join(SUFFIXES)}")
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"upload{ending}"
+        path = Path(folder) / file_name
         path.write_bytes(content)
         try:
-            panel = read_bounded(path, cancelled=cancelled, **vars(options))
-        except DataError as error:  # names the temporary file
-            message = str(error).replace(str(path), safe_file_name(name)).replace(path.name, safe_file_name(name))
-            raise DataError(message) from None
-    return dataclasses.replace(panel, source=f"file {safe_file_name(name)}")
+            return read_bounded(path, cancelled=cancelled, **vars(options or ReadOptions()))
+        except DataError as error:  # names the temporary folder
+            raise DataError(str(error).replace(str(path), file_name)) from None
 
 
 def store_upload(panel: Panel, name: str, allow_gaps: bool) -> Manifest:
@@ -154,7 +138,7 @@ class ImportJob:
     key: identifies file and options. name: file name reported by the browser.
     """
 
-    def __init__(self, key: tuple[str, UploadOptions], name: str, content: bytes, options: UploadOptions) -> None:
+    def __init__(self, key: tuple[str, ReadOptions], name: str, content: bytes, options: ReadOptions) -> None:
         self.key = key
         self.name = name
         self._started = time.monotonic()
@@ -179,7 +163,7 @@ class ImportJob:
         """Kill the child process; `result` then raises DataError."""
         self._cancelled.set()
 
-    def _read(self, content: bytes, options: UploadOptions) -> None:
+    def _read(self, content: bytes, options: ReadOptions) -> None:
         try:
             self._future.set_result(read_upload(self.name, content, options, self._cancelled.is_set))
         except DataError as error:
