@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NoReturn
 
 from finrl_pod.errors import InputError
 from finrl_pod.rl.algorithms.base import Metrics
@@ -32,6 +33,10 @@ class TrainingLogger(AbstractContextManager["TrainingLogger"]):
             prefix = "" if members == 1 else f"member{p}/"
             values = {f"{prefix}{name}": float(column[p]) for name, column in metrics.items()}
             self.log(learner.samples[p], {name: x for name, x in values.items() if math.isfinite(x)})
+
+    def __reduce__(self) -> NoReturn:
+        """Raises InputError: two copies would write into one file."""
+        raise InputError("a logger cannot be copied; open another one with fp.open_logger, for each process one")
 
     def __exit__(self, *_: object) -> None:
         self._file.close()

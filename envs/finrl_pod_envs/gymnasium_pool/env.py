@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,6 +95,24 @@ class LanePool:
         shapes = shapes_of(probe, self.name)
         probe.close()
         return shapes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy or pickle has the episodes and workers of its own: it repeats the actions taken, as `resume` does."""
+        make = partial(
+            type(self),
+            self.name,
+            envs=self.envs,
+            workers=self._workers,
+            members=self.member_ids,
+            seconds=self._seconds,
+            device=self.device,
+            arguments=dict(self._arguments),
+        )
+        episodes = {} if self._driver is None else self.checkpoint()
+        return make, (), {name: x.numpy() for name, x in episodes.items()} or None
+
+    def __setstate__(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.resume({name: torch.tensor(x) for name, x in state.items()})
 
     @property
     def worker_restarts(self) -> int:

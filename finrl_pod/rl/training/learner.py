@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, RunError
@@ -69,17 +70,21 @@ class Learner:
         self._graph_runner: GraphedIterations | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy or pickle has settings and state of the algorithm, no kernels and no captured graphs."""
+        """A copy or pickle has settings and state of the algorithm, no kernels and no captured graphs.
+
+        The state is of arrays: a process that is spawned shares the memory of tensors, and these live only here.
+        """
         make = partial(
             Learner, seed=self.seed, hyperparameters=self._hyperparameters, dtype=self._dtype, start=self._start
         )
-        return make, (self.env, self.config), (self._collector, self.algorithm.settings, self._agents())
+        agents = {name: x.numpy() for name, x in self._agents().items()}
+        return make, (self.env, self.config), (self._collector, self.algorithm.settings, agents)
 
-    def __setstate__(self, state: tuple[RolloutCollector | None, dict[str, Tensor], dict[str, Tensor]]) -> None:
+    def __setstate__(self, state: tuple[RolloutCollector | None, dict[str, Tensor], dict[str, NDArray[Any]]]) -> None:
         self._collector, settings, agents = state
         for name, column in self.algorithm.settings.items():
             column.copy_(settings[name])
-        self._restore_agents(agents)
+        self._restore_agents({name: torch.tensor(x) for name, x in agents.items()})
 
     @property
     def alive(self) -> list[bool]:
