@@ -98,3 +98,15 @@ def test_a_missing_extra_is_one_sentence(module: str, extra: str, command: list[
 
 def test_other_missing_modules_are_not_explained() -> None:
     assert missing_package(ModuleNotFoundError("no such module", name="os_x")) is None
+
+
+def test_table_of_extras_is_complete() -> None:
+    """Each extra for users has a row in the docs, which lists its packages."""
+    page = (ROOT / "docs/installation.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([a-z0-9]+)` \| [^|]* \| ([^|]*) \|$", page, re.MULTILINE))
+    extras = {name: set(map(normal, packages)) for name, packages in PROJECT["optional-dependencies"].items()}
+    del extras["dev"]
+    assert set(rows) == set(extras)
+    for name, text in rows.items():
+        listed = set(map(normal, text.removesuffix(" and others").split(", ")))
+        assert listed == extras[name] or (text.endswith(" and others") and listed < extras[name]), name

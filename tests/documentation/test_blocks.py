@@ -209,6 +209,17 @@ def test_commands_are_valid(page: str) -> None:
                 assert parse(program, arguments) in arguments, line
 
 
+def test_commands_of_a_checkout_are_marked() -> None:
+    """Readers who installed a wheel have neither make nor benchmarks; tutorials are for them, too."""
+    for page, blocks in BLOCKS.items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for block in blocks:
+            commands = [line for line in block.commands() if line.startswith(("make ", "python -m benchmarks "))]
+            before = "\n".join(text.splitlines()[: block.line + block.text.count("\n")])
+            assert not commands or "checkout" in before, f"{page}:{block.line}"
+            assert not commands or not page.startswith("docs/tutorials/"), f"{page}:{block.line}"
+
+
 def test_invalid_commands_are_refused() -> None:
     for arguments in (["backtest", "--no-such-option"], ["no-such-command"]):
         with pytest.raises(typer.TyperException):

@@ -112,7 +112,7 @@ class LanePool:
         return make, (), {name: x.numpy() for name, x in episodes.items()} or None
 
     def __setstate__(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self.resume({name: torch.tensor(x) for name, x in state.items()})
+        self._restore({name: torch.tensor(x) for name, x in state.items()})
 
     @property
     def worker_restarts(self) -> int:

@@ -251,7 +251,9 @@ def _validate_differentiable(config: DifferentiableConfig, env: MarketVecEnv) ->
     )
     for is_rough, why in rough:
         if is_rough:
-            raise ConfigError(f"agent.algorithm {config.algorithm} differentiates the market, and {why}")
+            raise ConfigError(
+                f'agent.algorithm {config.algorithm} differentiates the market, and {why}, or agent.algorithm = "ppo"'
+            )
     if isinstance(config, SHACConfig):
         _validate_minibatches(config.minibatches, config.horizon, env.groups)
 
