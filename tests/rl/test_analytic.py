@@ -99,7 +99,10 @@ def test_exploration_noise_is_scaled_for_each_member() -> None:
     ],
 )
 def test_non_differentiable_market_settings_are_rejected(rules: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=rf"agent\.algorithm analytic differentiates the market, and .*{message}"):
+    with pytest.raises(
+        ConfigError,
+        match=rf'agent\.algorithm analytic differentiates the market, and .*{message}.*, or agent\.algorithm = "ppo"',
+    ):
         Learner(small_env(**rules), AnalyticConfig(**SETTINGS))
 
 
