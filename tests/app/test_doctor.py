@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -141,3 +143,17 @@ def test_installed_versions_cover_what_results_depend_on() -> None:
     versions = installed_versions()
     assert {"finrl_pod", "python", "torch", "numpy", "pandas", "scipy"} <= set(versions)
     assert all(versions.values())
+
+
+@pytest.mark.slow
+def test_home_without_room_is_reported_as_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(handle: int, offset: int, size: int) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
+    assert finding_of("home").value == str(tmp_path / "home")
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    finding = finding_of("home")
+    assert (finding.status, finding.need) == ("broken", "required")
+    assert "Read-only file system" in finding.value
+    assert "FINRL_POD_HOME" in finding.fix

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError, InputError, SetupError
+from finrl_pod.files import HOME_VARIABLE, home, reserve_room
 
 if TYPE_CHECKING:
     import torch
@@ -180,6 +181,13 @@ def _kernels() -> Finding:
 
 
 def _data() -> Iterator[Finding]:
+    try:
+        reserve_room(home())
+    except OSError as error:
+        fix = f"make it writable, or set {HOME_VARIABLE} to another folder"
+        yield Finding("data", "home", "broken", f"cannot write {error.filename}: {error.strerror}", fix)
+    else:
+        yield Finding("data", "home", "ok", str(home()))
     fix = "make the data folder readable, or set FINRL_POD_DATA to another folder"
     try:
         from finrl_pod.data.store import Store
