@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError, SetupError
 from finrl_pod.settings.run import RunConfig
-from finrl_pod.tournament.executors import ray_shards
+from finrl_pod.tournament.executors import ray_connection
 
 LOG = Path("events.jsonl")
 
@@ -49,24 +49,7 @@ def test_missing_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(SetupError, match=r'pip install "finrl-pod\[ray\]", or use --engine processes'):
-        ray_shards.import_ray()
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "Version mismatch: The cluster was started with: Ray: 2.9.0",
-            "has another version of Ray or Python than this",
-        ),
-        ("InvalidAuthToken: Authentication failed", "refused the token; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"),
-        ("something else", "cannot be used: something else"),
-    ],
-)
-def test_why_a_cluster_cannot_be_used(text: str, expected: str) -> None:
-    message = ray_shards.connection_error("127.0.0.2:6379", RuntimeError(text), "2.60.0")
-    assert message.startswith("the Ray cluster at 127.0.0.2:6379 ")
-    assert expected in message
+        ray_connection.import_ray()
 
 
 def test_the_log_of_another_config_is_refused(tmp_path: Path) -> None:

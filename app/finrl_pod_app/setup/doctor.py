@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError, InputError, SetupError
 from finrl_pod.files import HOME_VARIABLE, home, reserve_room
+from finrl_pod_app.setup.ray_check import ray_fault
 
 if TYPE_CHECKING:
     import torch
@@ -208,6 +209,10 @@ def _optional() -> Iterator[Finding]:
             yield Finding("optional", package.name, "missing", "not installed", fix, "optional")
         else:
             yield Finding("optional", package.name, "ok", _version(package.name) or "installed")
+    if (fault := ray_fault()) is not None:
+        yield Finding("optional", "ray start", "missing", *fault, "optional")
+    elif util.find_spec("ray") is not None:
+        yield Finding("optional", "ray start", "ok", "its servers run here, and may listen on 127.0.0.1")
 
 
 def _version(name: str) -> str | None:

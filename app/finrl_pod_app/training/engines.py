@@ -20,7 +20,14 @@ from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.event_log import LoggedRun, read_run
 from finrl_pod.tournament.executor import Executor, LocalExecutor, ReplayExecutor
 from finrl_pod.tournament.executors.processes import ProcessExecutor
-from finrl_pod.tournament.executors.ray_shards import ONE_NODE, RayExecutor, check_listening, import_ray
+from finrl_pod.tournament.executors.ray_connection import (
+    ONE_NODE,
+    check_listening,
+    connect,
+    disconnect,
+    import_ray,
+)
+from finrl_pod.tournament.executors.ray_shards import RayExecutor
 from finrl_pod.types import Panel, Tensor
 from finrl_pod.user_files import keep, keep_neighbours, kept_files, kept_neighbours
 from finrl_pod_app.prices.market_setup import make_market, make_trainer
@@ -62,6 +69,22 @@ class EngineOptions:
 
 
 LOCAL = EngineOptions()
+
+
+@contextmanager
+def joined_cluster(options: EngineOptions) -> Iterator[None]:
+    """Join or start the Ray cluster of an engine, for `open_executor`; leave it with the context.
+
+    Raises SetupError if Ray does not start. Does nothing for other engines.
+    """
+    if options.name != "ray":
+        yield
+        return
+    ray = connect(options.address)
+    try:
+        yield
+    finally:
+        disconnect(ray)
 
 
 @contextmanager

@@ -19,10 +19,15 @@ import psutil
 
 from finrl_pod.errors import SetupError
 from finrl_pod.process import this_process
-from finrl_pod.tournament.executors.ray_shards import ENVIRONMENT, OBJECT_STORE_BYTES, import_ray
+from finrl_pod.tournament.executors.ray_connection import (
+    ENVIRONMENT,
+    OBJECT_STORE_BYTES,
+    START_SECONDS,
+    WAY_OUT,
+    import_ray,
+)
 
 HEAD = "127.0.0.2"
-START_SECONDS = 240.0
 END_SECONDS = 10.0
 # `ray start --block` ends with its parent: die_with_parent, then the command line of Ray.
 _START = (
@@ -139,7 +144,7 @@ class LocalCluster:
                 socket.create_connection((HEAD, self.port), 1.0).close()
                 return
             if time.monotonic() > ends:
-                raise SetupError(f"the head of the Ray cluster did not answer within {START_SECONDS:g} s")
+                raise SetupError(f"the head of the Ray cluster did not answer within {START_SECONDS:g} s; {WAY_OUT}")
             time.sleep(0.1)
 
 

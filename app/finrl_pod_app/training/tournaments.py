@@ -55,7 +55,7 @@ from finrl_pod_app.setup.kernels import compile_kernels
 from finrl_pod_app.setup.output_folder import RUN, check_room, locked_folder
 from finrl_pod_app.setup.progress_file import live_progress
 from finrl_pod_app.training.custom_tournament import run_custom_tournament
-from finrl_pod_app.training.engines import LOCAL, EngineOptions, logged_run, open_executor
+from finrl_pod_app.training.engines import LOCAL, EngineOptions, joined_cluster, logged_run, open_executor
 from finrl_pod_app.training.resources import Estimate, check_memory, check_ranges
 from finrl_pod_app.training.run_clock import Part, RunClock
 from finrl_pod_app.training.start_policy import prepare_start
@@ -111,11 +111,13 @@ def run_tournament(
     market = make_market(panel, config, splits)
     check_settings(config, market, splits)
     open_run = RunDirectory.resume if resume else RunDirectory.create
+    if engine.name == "ray":
+        _stages(progress)("connecting to Ray" if engine.address else "starting Ray")
     context = promotion.EvaluationContext(
         config, panel, splits, market, training_env(config, market, splits, (0,)).last
     )
     try:
-        with locked_folder(out, RUN):
+        with joined_cluster(engine), locked_folder(out, RUN):
             run = open_run(out, config, panel.sha256)
             if test and (note := _few_bars(config, panel, splits)):
                 on_note(note)
@@ -170,6 +172,8 @@ def run_tournament(
                 )
                 write_report(out, report, evaluation.test)
     except KeyboardInterrupt:
+        if not (out / "config.json").exists():
+            raise
         has_state = (out / "state.json").exists()
         contents = "finished generations" if has_state else "no generation had finished, the settings"
         raise Interrupted(

@@ -1,21 +1,16 @@
 """Executor of shards on a Ray cluster: one actor per shard, on any node with free CPUs and GPUs.
 
-`connect` joins a cluster or starts one on this machine: loopback address, a token for every call, no telemetry. Ray
-does not restart actors, because its retries are not exactly-once: a lost actor is replaced here, and its assignment
-goes back to the scheduler.
+Ray does not restart actors, because its retries are not exactly-once: a lost actor is replaced here, and its
+assignment goes back to the scheduler.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import importlib
 import os
-import secrets
-import socket
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,117 +19,19 @@ from finrl_pod.tournament.assignment import Assignment
 from finrl_pod.tournament.assignment_codec import decode_result, encode_assignment
 from finrl_pod.tournament.executor import Event, Finished, Lost, NodeJoined, NodeLost, ReportSamples, last_line
 from finrl_pod.tournament.executors import shard as messages
+from finrl_pod.tournament.executors.ray_connection import (
+    START_SECONDS,
+    WAY_OUT,
+    connect,
+    control_address,
+    disconnect,
+    listens,
+)
 from finrl_pod.tournament.executors.shard import MakeTrainer
 
-LOOPBACK = "127.0.0.1"
-# Keeps 127.0.0.1 for a cluster of one node. Ray would use the address of the network card.
-ONE_NODE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-CONNECT_SECONDS = 5.0
-OBJECT_STORE_BYTES = 200 << 20  # of a cluster started here; what crosses are snapshots and replay buffers
-ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_memory_monitor_refresh_ms": "0",  # it kills shards by the memory of the whole machine
-    "RAY_worker_niceness": "0",  # 15 by default: every other process would go before shards
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # Ray prints errors of nodes to standard output, where the report goes
-    "RAY_AUTH_MODE": "token",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # shards without a GPU keep CUDA_VISIBLE_DEVICES
-}
 WAIT_SECONDS = 1.0  # between two looks at progress and nodes
-START_SECONDS = 300.0  # until the first shard is ready
-PROBE_SECONDS = 1.0  # for a connection to a node that may be dead
 CONTROL_SECONDS = 30.0  # without the control process, until it comes back; Ray itself ends the program after 60
 MAX_FAILED_STARTS = 3
-
-
-def import_ray(extra: Mapping[str, str] | None = None) -> Any:
-    """The ray module, set up for this program. Raises SetupError if it is not installed.
-
-    extra: environment variables besides `ENVIRONMENT`. Ray reads them at the first import.
-    """
-    for name, value in {**ENVIRONMENT, **(extra or {})}.items():
-        os.environ.setdefault(name, value)
-    try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise SetupError(
-            '--engine ray needs Ray, and it is not installed: pip install "finrl-pod[ray]", or use --engine processes'
-        ) from None
-
-
-def connect(address: str | None) -> Any:
-    """Join the cluster at HOST:PORT, or start one on the loopback address; returns the ray module.
-
-    A cluster that others started needs their token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH. Raises ConfigError for a
-    malformed address, SetupError if nothing listens, or for a cluster with another version or token.
-    """
-    if address is not None:
-        check_listening(address)
-    ray = import_ray(ONE_NODE if address is None else None)
-    options: dict[str, str | bool | int] = {
-        "logging_level": "ERROR",
-        "log_to_driver": False,
-        "configure_logging": False,
-    }
-    if address is None:
-        if "RAY_AUTH_TOKEN_PATH" not in os.environ:
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        options |= {
-            "address": "local",
-            "include_dashboard": False,
-            "_node_ip_address": LOOPBACK,
-            "object_store_memory": OBJECT_STORE_BYTES,
-        }
-    else:
-        options["address"] = address
-        if (host := address.rpartition(":")[0]).startswith("127."):
-            options["_node_ip_address"] = host
-    try:
-        ray.init(**options)
-    except (RuntimeError, ConnectionError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
-        raise SetupError(connection_error(address, error, str(ray.__version__))) from None
-    return ray
-
-
-def leave() -> None:
-    """Leave a cluster whose control process is gone, so that the program can end.
-
-    A normal shutdown of Ray waits for the control process and then aborts; without a shutdown, its threads crash at the
-    exit. The exit code is 0 where no error is on its way as this is called, 130 for an interrupt, else 2.
-    """
-    error = sys.exc_info()[1]
-    code = 0 if error is None else 130 if isinstance(error, KeyboardInterrupt) else 2
-    sys.excepthook = sys.__excepthook__  # the hook of Ray reports the error to the control process
-    atexit.register(_end, code)
-
-
-def _end(code: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def check_listening(address: str) -> None:
-    """Raise ConfigError for a malformed HOST:PORT, SetupError where connections are refused."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(f"--address must be HOST:PORT of a Ray cluster, got {address!r}")
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
-    except OSError as error:
-        raise SetupError(
-            f"nothing listens at {address} ({error.strerror or error}); start a cluster with `ray start --head`, or "
-            "leave out --address to start one on this machine"
-        ) from None
-
-
-def connection_error(address: str | None, error: Exception, version: str) -> str:
-    cluster = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
-    text = " ".join(str(error).split())
-    if "version mismatch" in text.lower():
-        return f"{cluster} has another version of Ray or Python than this environment (Ray {version}): {text[:300]}"
-    if "auth" in text.lower() or "token" in text.lower():
-        return f"{cluster} refused the token; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH: {text[:200]}"
-    return f"{cluster} cannot be used: {text[:300]}"
 
 
 class RayShard:
@@ -196,6 +93,7 @@ class RayExecutor:
         seconds without an iteration after which a shard counts as hanging. Raises SetupError, and ConfigError for more
         CPUs or GPUs than the cluster has.
         """
+        self._start_time = time.monotonic()
         self._ray = ray = connect(address)
         self._cpus = cpus
         self._gpus = gpus
@@ -209,16 +107,14 @@ class RayExecutor:
                 num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0, max_concurrency=2
             )(RayShard)
             self._failed_starts = 0
-            self._start_time = time.monotonic()
             self._nodes: dict[str, tuple[str, int]] = {}  # id -> host and port of nodes with shards
             self._events: list[Event] = []
             self._shards = [self._start(number) for number in range(self.shards)]
             self._last_check_time = time.monotonic()
-            # HOST:PORT of the control process of the cluster.
-            self._control = str(ray.get_runtime_context().gcs_address)
+            self._control = control_address(ray)
             self._last_control_time = self._last_check_time  # when it was last there
         except BaseException:
-            ray.shutdown()
+            disconnect(ray)
             raise
 
     @property
@@ -249,12 +145,10 @@ class RayExecutor:
 
     def close(self) -> None:
         """End all shards, and the cluster if it was started here."""
-        if not _listens(*self._control.rsplit(":", 1)):
-            leave()
-            return
-        for shard in self._shards:
-            self._kill(shard)
-        self._ray.shutdown()
+        if listens(*self._control.rsplit(":", 1)):
+            for shard in self._shards:
+                self._kill(shard)
+        disconnect(self._ray)
 
     # ------------------------------------------------------------------ answers
 
@@ -305,7 +199,7 @@ class RayExecutor:
     def _look(self) -> None:
         """Ask busy shards for their progress, replace those that hang, follow nodes that joined or left."""
         self._last_check_time = now = time.monotonic()
-        if not _listens(*self._control.rsplit(":", 1)):
+        if not listens(*self._control.rsplit(":", 1)):
             if now - self._last_control_time > CONTROL_SECONDS:
                 raise SetupError(
                     f"the control process (GCS) of the Ray cluster at {self._control} is gone; start the cluster again "
@@ -322,7 +216,10 @@ class RayExecutor:
             elif shard.key is not None and shard.polling is None:
                 shard.polling = shard.actor.samples.remote()
         if not any(shard.ready for shard in self._shards) and now - self._start_time > START_SECONDS:
-            raise SetupError(f"no shard has started within {START_SECONDS:g} s: the cluster is full or has no node")
+            raise SetupError(
+                f"no shard has started within {START_SECONDS:g} s: the cluster is full or has no node; add nodes, or "
+                f"{WAY_OUT}"
+            )
         if self._fixed_count is None:
             self.shards = self._room()
             self._shards += [self._start(number) for number in range(len(self._shards), self.shards)]
@@ -339,7 +236,7 @@ class RayExecutor:
         if shard not in self._shards:
             return
         self._kill(shard)
-        if shard.node in self._nodes and not _listens(*self._nodes[shard.node]):
+        if shard.node in self._nodes and not listens(*self._nodes[shard.node]):
             self._lose(shard.node)  # this shard included
             return
         if shard.key is not None:
@@ -386,12 +283,3 @@ class RayExecutor:
                 ]
                 count += min(fits, default=1)
         return max(count, 1)
-
-
-def _listens(host: str, port: str | int) -> bool:
-    """Whether a process accepts connections: much faster than the health checks of the cluster."""
-    try:
-        socket.create_connection((host, int(port)), PROBE_SECONDS).close()
-    except OSError:
-        return False
-    return True
