@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -34,7 +34,7 @@ from finrl_pod.files import write_text
 from finrl_pod.native.device import as_on_device
 from finrl_pod.native.kernel_launch import Constant, Launch, planned_launches
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.settings.algorithm_configs import PPOConfig
+from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.run import RunConfig
 
 ARCHITECTURES = (90,)  # compute capability 9.0 is an H100
@@ -42,6 +42,7 @@ HORIZON = 4
 ACCOUNTS = 2**14  # the market table is encoded
 FEW_ACCOUNTS = 2**10  # their items are encoded
 MEMBERS = 16
+SHORT_ITERATION: Mapping[str, str | int] = {"start": "new", "horizon": HORIZON, "epochs": 1}
 Dtype = Literal["float32", "bfloat16"]
 BLACKWELL = 100  # from this architecture on another assembler is needed
 INT32_LIMIT = 2**31
@@ -65,7 +66,7 @@ class CompiledVariant:
     """A compiled signature.
 
     default: True if launched in float32, the default. spill_bytes: stores and loads of a thread. shared_bytes: shared
-    memory of a program. dtypes: dtypes of the tensors, in order. constants: whole numbers among the constants.
+    memory of a program. dtypes: dtypes of the tensors, in order. constants: all constants except fractions.
     """
 
     kernel: str
@@ -80,8 +81,8 @@ class CompiledVariant:
 
 
 def signature_of(launch: Launch) -> Signature:
-    """The signature of a launch."""
-    kernel = f"{launch.kernel.__module__}:{launch.name}"
+    """The signature of a launch, on a device or in the interpreter of Triton."""
+    kernel = f"{launch.kernel.fn.__module__}:{launch.name}"
     return Signature(kernel, tuple(map(_kind, launch.args)), tuple(sorted(launch.constants.items())))
 
 
@@ -95,6 +96,22 @@ def _kind(argument: Any) -> tuple[str, bool] | int | None:
         return 1
     number = ALIGNMENT if argument % ALIGNMENT == 0 else ALIGNMENT + 1
     return int(number if argument < INT32_LIMIT else number * INT32_LIMIT)
+
+
+def constants_text(signature: Signature) -> str:
+    """The constants of a signature except fractions: sizes and variants."""
+    return " ".join(f"{key}={value}" for key, value in signature.constants if not isinstance(value, float))
+
+
+def launch_rows(signatures: Collection[Signature]) -> list[dict[str, str]]:
+    """Signatures as text, sorted."""
+    rows = []
+    for signature in signatures:
+        kinds = [f"{x[0]}{'' if x[1] else ' unaligned'}" if isinstance(x, tuple) else x for x in signature.arguments]
+        arguments = ", ".join(map(str, kinds))
+        kernel = signature.kernel.split(":")[1]
+        rows.append({"kernel": kernel, "arguments": arguments, "constants": constants_text(signature)})
+    return sorted(rows, key=lambda row: (row["kernel"], row["arguments"], row["constants"]))
 
 
 def planned_signatures() -> dict[Signature, bool]:
@@ -113,8 +130,7 @@ def _default_launches() -> Iterator[Launch]:
     yield from _iteration_launches("equivariant", ACCOUNTS, MEMBERS)
     for config in PRESETS.values():
         for agent in (config.agent, *config.cohorts):
-            if isinstance(agent, PPOConfig):
-                yield from _preset_launches(config, agent)
+            yield from _preset_launches(config, agent)
 
 
 def _bfloat16_launches() -> Iterator[Launch]:
@@ -130,7 +146,7 @@ def _iteration_launches(policy: PolicyName, accounts: int, members: int, dtype: 
         return _launches(run)
 
 
-def _preset_launches(config: RunConfig, agent: PPOConfig) -> Iterator[Launch]:
+def _preset_launches(config: RunConfig, agent: AgentConfig) -> Iterator[Launch]:
     """Launches of an iteration of a preset, from new weights."""
     assets = 20
     with without_data():
@@ -138,7 +154,8 @@ def _preset_launches(config: RunConfig, agent: PPOConfig) -> Iterator[Launch]:
             market = make_market(SpeedSettings(assets=assets, features=len(config.features.names), days=300), "next")
             members = range(config.tournament.pods)
             env = make_env(market, config.environment, members=members, mandate=config.mandate)
-            learner = Learner(env, replace(agent, start="new", horizon=HORIZON, epochs=1))
+            short: Any = {name: value for name, value in SHORT_ITERATION.items() if hasattr(agent, name)}
+            learner = Learner(env, replace(agent, **short))
             learner.collector  # noqa: B018  resets the environments
 
         def run() -> None:
@@ -205,7 +222,7 @@ def compile_variant(signature: Signature, arch: int, *, is_default: bool) -> Com
         shared_bytes=int(compiled.metadata.shared),
         triton=triton.__version__,
         dtypes=" ".join(kind[0] for kind in signature.arguments if isinstance(kind, tuple)),
-        constants=" ".join(f"{key}={value}" for key, value in signature.constants if isinstance(value, int)),
+        constants=constants_text(signature),
     )
 
 

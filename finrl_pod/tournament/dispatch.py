@@ -61,7 +61,7 @@ class Dispatcher:
         return results
 
     def add(self, pending: Sequence[Pending], saved_results: Results | None = None) -> None:
-        """Queue assignments. saved_results: results of some of them, which no shard trains."""
+        """Queue assignments. saved_results: results of some of them; no shard trains those."""
         saved_results = saved_results or {}
         assignments = {waiting.key: waiting for waiting in pending}
         self._results.extend((assignments[key], result) for key, result in saved_results.items())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from finrl_pod.native.kernel_launch import INTERPRET, is_triton_installed
+from tests.gpu.conftest import LAUNCHES
 
 ROOT = Path(__file__).parents[2]
 CASES = ("-k", "triton", "tests/gpu", "-p", "no:cacheprovider", "-p", "pytest_timeout")
@@ -18,10 +19,14 @@ CASES = ("-k", "triton", "tests/gpu", "-p", "no:cacheprovider", "-p", "pytest_ti
 
 @pytest.mark.slow
 @pytest.mark.skipif(not is_triton_installed(), reason="needs triton")
-def test_kernels_in_the_interpreter() -> None:
-    environment = {**os.environ, INTERPRET: "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins take seconds to load
+def test_kernels_in_the_interpreter(tmp_path: Path) -> None:
+    launches = tmp_path / "launches.json"
+    environment = {**os.environ, INTERPRET: "1", LAUNCHES: str(launches)}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # plugins take seconds to load
+    environment["HYPOTHESIS_PROFILE"] = "deterministic"  # the launches of the record
     command = [sys.executable, "-m", "pytest", *CASES]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, f"{run.stdout[-4000:]}{run.stderr[-2000:]}"
     assert int(re.findall(r"(\d+) passed", run.stdout)[-1]) >= 10
     assert "skipped" not in run.stdout.splitlines()[-1]
+    assert launches.read_text() == (ROOT / "benchmarks" / "test_launches.json").read_text()

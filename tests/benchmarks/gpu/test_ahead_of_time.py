@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from finrl_pod.native.kernel_launch import INTERPRET, Launch
 
 ROOT = Path(__file__).parents[3]
 STORED = ROOT / "benchmarks" / "ahead_of_time.json"
+TEST_LAUNCHES = ROOT / "benchmarks" / "test_launches.json"
 # The Triton that the CUDA builds of a torch require; the metadata of CPU builds do not name it.
 TRITON_OF_TORCH = {"2.13": "3.7.1"}
 
@@ -51,9 +53,22 @@ def test_ahead_of_time_default_variants_do_not_spill(tmp_path: Path) -> None:
     assert {row["kernel"] for row in rows if row["default"]} >= {"market_step", "philox", "ppo_loss", "adam"}
 
 
+@pytest.mark.slow
+def test_variants_compiled_ahead_of_time_are_run_by_the_tests() -> None:
+    """In the interpreter, in other sizes: each kernel with the same switches."""
+    launches = json.loads(TEST_LAUNCHES.read_text(encoding="utf-8"))["launches"]
+
+    def variants(rows: list[dict[str, Any]]) -> set[tuple[str, ...]]:
+        return {(row["kernel"], *re.findall(r"\w+=(?:True|False|[a-z]+)", row["constants"])) for row in rows}
+
+    assert variants(rows_of(STORED)) <= variants(launches)
+
+
 class Kernel:
+    """Stands for a function that Triton has wrapped."""
+
     __name__ = "kernel"
-    __module__ = "kernels"
+    fn = SimpleNamespace(__module__="kernels")
 
 
 def test_ahead_of_time_signatures_are_what_triton_distinguishes() -> None:
