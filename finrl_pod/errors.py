@@ -139,6 +139,11 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:MAX_LISTED])} and {len(names) - MAX_LISTED} more"
 
 
+def count_text(count: int, noun: str) -> str:
+    """A count with its noun: 1 bar, 2 bars, 1,234 bars. noun: singular, with a regular plural."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def did_you_mean(path: Path) -> str:
     """The end of a message on a missing path: "; did you mean X?" with the closest path that exists, or empty."""
     close = _closest_path(path)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.dates import WEEKEND, stamp, weekend_days
+from finrl_pod.errors import count_text
 from finrl_pod.prices import Bools, Floats, Panel
 
 JUMP = 0.40  # close-to-close return that is reported
@@ -117,7 +118,8 @@ def _symbols(panel: Panel) -> Iterator[Flaw]:
         elif count > 1:
             yield Flaw("symbol", True, f"ticker {symbol} appears {count} times: symbols must be unique", symbol)
     if panel.sectors is not None and len(panel.sectors) != len(panel.symbols):
-        message = f"a panel of {len(panel.symbols)} tickers has {len(panel.sectors)} sectors: it needs one for each"
+        counts = f"{count_text(len(panel.symbols), 'ticker')} has {count_text(len(panel.sectors), 'sector')}"
+        message = f"a panel of {counts}: it needs one for each"
         yield Flaw("symbol", True, message)
 
 
@@ -313,7 +315,7 @@ def _lifetimes(panel: Panel) -> Iterator[Flaw]:
             yield Flaw("early end", False, message, symbol, panel.times[last])
         if missing := last - first + 1 - bars.size:
             hole = panel.times[first + int(np.argmin(panel.tradable[first : last + 1, n]))]
-            count = f"{missing} bar{'s' * (missing > 1)}"
+            count = count_text(missing, "bar")
             message = f"{symbol} lacks {count} inside its life, first on {stamp(hole, panel.bar)}, untradable there."
             yield Flaw("gap", False, message, symbol, hole)
 

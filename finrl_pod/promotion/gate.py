@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from finrl_pod.errors import InputError
+from finrl_pod.errors import InputError, count_text
 from finrl_pod.evaluate.intervals import MIN_BARS, account_intervals
 from finrl_pod.evaluate.metrics import bars_per_year, excess_returns, is_constant, max_drawdown, simple_returns
 from finrl_pod.evaluate.overfitting import Overfitting, Selection, backtest_overfitting, effective_trial_count
@@ -217,7 +217,7 @@ def audit_rule(evidence: PromotionEvidence) -> Rule:
         count = len(evidence.warnings)
         sentence = "The audit found no failures"
         if count:
-            sentence += f"; {count} warning{'s' * (count > 1)}; promote and the report list them"
+            sentence += f"; {count_text(count, 'warning')}; promote and the report list them"
         return Rule(name="audit", value=0, limit=0, passed=True, sentence=sentence)
     subject = "1 failure" if len(failures) == 1 else f"{len(failures)} failures, the first"
     sentence = f"The audit found {subject}: {failures[0]}"

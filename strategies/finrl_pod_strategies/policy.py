@@ -17,7 +17,7 @@ import torch
 from finrl_pod import __version__
 from finrl_pod.data.price_features import turbulent_bars
 from finrl_pod.data.tensor import normalise
-from finrl_pod.errors import ConfigError, InputError, RunError
+from finrl_pod.errors import ConfigError, InputError, RunError, count_text
 from finrl_pod.market.account_extras import AccountTracker, account_extras
 from finrl_pod.market.actions import choices_as_weights
 from finrl_pod.market.mandate import active_mandate
@@ -153,7 +153,7 @@ class PolicyStrategy:
         features = len(self.feature_names)
         of = "one agent" if members == 1 else f"an ensemble of {members} agents"
         base = "no mandate" if self.mandate is None else f"base {self.mandate.base}"
-        return f"PolicyStrategy({self.name!r}, {of}, {features} feature{'s' * (features != 1)}, {base})"
+        return f"PolicyStrategy({self.name!r}, {of}, {count_text(features, 'feature')}, {base})"
 
     def weights(self) -> list[Mapping[str, Tensor]]:
         """The weights that decide, of each group of members. Raises TypeError if they are not known."""
@@ -420,7 +420,7 @@ class _ModelActor:
         size = 1 if self.spec.action == "discrete" else self.spec.action_size
         if choice_values.size != size or not np.isfinite(choice_values).all():
             raise InputError(
-                f"predict() of {type(self.model).__name__} must return {size} finite action{'s' * (size != 1)} for an "
+                f"predict() of {type(self.model).__name__} must return {count_text(size, 'finite action')} for an "
                 f"observation of shape {row.shape}, got {choice_values!r:.80}"
             )
         if self.spec.action == "discrete":

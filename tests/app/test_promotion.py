@@ -350,7 +350,7 @@ def test_audit_command(folder: Path, finished: Path, capsys: pytest.CaptureFixtu
     assert printed.err == ""
     broken = folder / "picked-on-test"
     assert command(["audit", str(broken), "--probes", "1"]) == 1
-    assert "1 failures: the results are not valid" in capsys.readouterr().out
+    assert "1 failure: the results are not valid" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from finrl_pod_app.dashboard.pages.columns import DEFINITIONS, definition
 from finrl_pod_app.report import palette
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
 
+from finrl_pod.errors import count_text
 from finrl_pod.evaluate.metrics import METRIC_NAMES
 
 
@@ -24,6 +25,7 @@ def test_every_metric_has_a_definition() -> None:
 
 def test_number_formats() -> None:
     assert theme.percent(0.01234) == "1.2%"
+    assert [theme.signed_percent(value) for value in (0.01234, -1e-9)] == ["+1.23%", "+0.00%"]
     assert theme.ratio(1.239) == "1.24"
     assert theme.money(-1234.5) == "-$1,234"
     assert theme.count(1234567) == "1,234,567"
@@ -38,6 +40,10 @@ def test_number_formats() -> None:
     ]
     for write in (theme.percent, theme.ratio, theme.money, theme.count, theme.duration):
         assert write(None) == write(float("nan")) == theme.MISSING
+
+
+def test_counts_have_a_singular() -> None:
+    assert [count_text(count, "bar") for count in (0, 1, 2, 1234)] == ["0 bars", "1 bar", "2 bars", "1,234 bars"]
 
 
 def test_exchange_time() -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finrl_pod.errors import count_text
 from finrl_pod.evaluate.metrics import METRICS, Metric
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, format_metric, metrics_of
 from finrl_pod_app.report.mandate_text import COLUMNS as LADDER_COLUMNS
@@ -56,7 +57,7 @@ def show_result(report: RunReport, out: Path | None) -> None:
         metrics.remove(optional.pop())
     console.print(_table(report, metrics))
     if len(metrics) < count:
-        console.print(f"{count - len(metrics)} more columns are in the report; a wider terminal shows them.")
+        console.print(f"A wider terminal or the report shows {count_text(count - len(metrics), 'more column')}.")
     if report.data.price_only_index and "index" in report.test.strategies:
         console.print("The index is a price index, without dividends.")
     print_lines(console, report.period)
@@ -110,15 +111,18 @@ def show_training_result(result: Mapping[str, Any]) -> None:
     if evaluated is not None and evaluated["ensemble"]:
         lines.append(f"Ensemble: {_evaluation_text(evaluated['ensemble'])}.")
     if result["unscored"]:
-        lines.append(f"{result['unscored']:,} episodes had NaN or infinite rewards and are excluded from the scores.")
+        lines.append(
+            f"Excluded from the scores: {count_text(result['unscored'], 'episode')} with NaN or infinite rewards."
+        )
     if result["workers_lost"]:
-        lines.append(f"{result['workers_lost']} workers were lost and restarted.")
+        lines.append(f"Lost and restarted: {count_text(result['workers_lost'], 'worker')}.")
     print_lines(make_console(), *lines, f"Weights: {result['weights']}")
 
 
 def show_environment_evaluation(found: Mapping[str, Any]) -> None:
     """Print the result of `evaluate`."""
-    lines = [f"{found['algorithm']} on {found['env']}, seed {found['seed']}, {found['episodes']} episodes each."]
+    episodes = count_text(found["episodes"], "episode")
+    lines = [f"{found['algorithm']} on {found['env']}, seed {found['seed']}, {episodes} each."]
     for p in range(len(found["mean"])):
         lines.append(f"Member {p}: {_evaluation_text(_member_scores(found, p))}.")
     if found["ensemble"]:
@@ -163,7 +167,7 @@ def _evaluation_text(scores: Mapping[str, Any]) -> str:
     mean = scores["mean"]
     numbers = "NaN" if mean is None else f"{mean:.1f} +- {scores['std']:.1f}"
     cut = _without_end(scores["cut"])
-    return f"mean episode return {numbers} without exploration over {scores['episodes']} episodes{cut}"
+    return f"mean episode return {numbers} without exploration over {count_text(scores['episodes'], 'episode')}{cut}"
 
 
 def _without_end(cut: int) -> str:
@@ -192,7 +196,9 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
         table.add_row(*head, row["start"], row["end"], f"{row['cost_bps']:g}", *cells)
     console.print(table)
     if len(rows) > MAX_SWEEP_ROWS:
-        console.print(f"{len(rows) - MAX_SWEEP_ROWS:,} more rows{'' if out else '; write them all with --out DIR'}.")
+        console.print(
+            f"{count_text(len(rows) - MAX_SWEEP_ROWS, 'more row')}{'' if out else '; write them all with --out DIR'}."
+        )
     print_lines(console, *document.get("periods", ()))
     print_lines(console, *document["in_sample"], style="yellow")
     if out is not None:
@@ -241,7 +247,7 @@ def _table(report: RunReport, metrics: Sequence[Metric]) -> Table:
     from rich.text import Text
 
     strategies = report.test.strategies
-    prices = f", {report.data.name} ({len(report.data.symbols)} symbols)"
+    prices = f", {report.data.name} ({count_text(len(report.data.symbols), 'symbol')})"
     columns = [f"{metric.heading}\n{metric.unit.heading}" for metric in metrics]
     is_plain_backtest = report.split is None and not report.in_sample
     heading = "Backtest" if is_plain_backtest else report.period_words[0].capitalize()

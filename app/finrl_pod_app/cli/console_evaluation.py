@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from finrl_pod.errors import count_text
 from finrl_pod_app.cli.console import plain_table
 from finrl_pod_app.report.columns import display_name, number, percent, return_interval
 from finrl_pod_app.setup.terminal import make_console, print_lines
@@ -33,8 +34,8 @@ def show_audit(audit: Audit) -> None:
     console.print(table)
     faults = sum(finding.status == "fail" for finding in audit.findings)
     doubts = sum(finding.status == "warn" for finding in audit.findings)
-    outcome = f"{faults} failures: the results are not valid" if faults else "No failures"
-    console.print(f"{outcome}; {doubts} warnings.", markup=False)
+    outcome = f"{count_text(faults, 'failure')}: the results are not valid" if faults else "No failures"
+    console.print(f"{outcome}; {count_text(doubts, 'warning')}.", markup=False)
 
 
 def show_ensemble(ensemble: QuarterlyEnsemble) -> None:
@@ -106,7 +107,7 @@ def show_trials(path: str, data_sets: Sequence[DataSet], last: int | None = None
     for entry in data_sets:
         listed_looks = entry.looks if last is None else entry.looks[-last:]
         if (count := len(entry.looks) - len(listed_looks)) > 0:
-            console.print(f"{entry.name}: {count} earlier look{'s' * (count > 1)}, see --all", markup=False)
+            console.print(f"{entry.name}: {count_text(count, 'earlier look')}, see --all", markup=False)
         for look in listed_looks:
             bars = f"bars that overlap {look.first[:10]} to {look.last[:10]}"
             line = f"{entry.name}: look {look.number} of {look.so_far} at {bars}, on {look.made[:10]} ({look.what})"
@@ -187,7 +188,7 @@ def show_features(document: Mapping[str, Any]) -> None:
     rows = [row for feature in document["features"] for row in feature["horizons"] if row["low"] is not None]
     excluding = sum(row["low"] > 0 or row["high"] < 0 for row in rows)
     console.print(
-        f"{excluding} of {len(rows)} interval{'s' * (len(rows) != 1)} of the IC exclude{'s' * (excluding == 1)} 0; "
+        f"{excluding} of {count_text(len(rows), 'interval')} of the IC exclude{'s' * (excluding == 1)} 0; "
         f"about {MISSED * len(rows):.1f} would by chance.",
         markup=False,
     )

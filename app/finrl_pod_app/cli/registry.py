@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from finrl_pod.errors import count_text
 from finrl_pod_app.cli.options import (
     ConfigFile,
     Json,
@@ -137,7 +138,8 @@ def collect(
     )
     document = {"champions": garbage.champions, "files": garbage.files, "kept": garbage.kept, "dry_run": dry_run}
     verb = "would remove" if dry_run else "removed"
-    text = f"{verb} {len(garbage.champions)} champions and {len(garbage.files)} files; {garbage.kept} champions remain"
+    removed = f"{count_text(len(garbage.champions), 'champion')} and {count_text(len(garbage.files), 'file')}"
+    text = f"{verb} {removed}; champions that remain: {garbage.kept:,}"
     print_result(document, text, as_json=as_json)
 
 

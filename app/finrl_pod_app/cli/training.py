@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from finrl_pod.errors import count_text
 from finrl_pod_app.cli.options import (
     ConfigFile,
     Device,
@@ -461,7 +462,7 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
     if plan.mapped_bytes:
         typer.echo(f"on disk, mapped into memory: about {plan.mapped_bytes / 1e9:.1f} GB in the folder of the panels")
     typer.echo(f"training: {plan.samples:,} environment steps")
-    typer.echo(f"time: about {duration} {unit}{'s' * (duration > 1)} on two cores")
+    typer.echo(f"time: about {count_text(duration, unit)} on two cores")
     if tournament_plan.look is not None and not test:
         typer.echo(f"test period: left unseen (--no-test); testing it would be look {tournament_plan.look}")
     elif tournament_plan.look is not None:

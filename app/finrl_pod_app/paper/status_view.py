@@ -13,6 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from finrl_pod.errors import count_text
 from finrl_pod.paper.domain.records import SUMMARY
 from finrl_pod.paper.execution.sizing import TargetStatus
 from finrl_pod.paper.monitoring.status import ActiveReturnStatus, OrderStatusRow, PaperStatus
@@ -47,7 +48,7 @@ def show_status(report: PaperStatus) -> None:
         "distance to target": _distances(report.targets),
         "active return": _active_return(report.active_return),
         "last decision": "none yet" if last is None else f"{last.bar}: {last.outcome} ({last.strategy})",
-        "orders": f"{report.counts['orders']}, {report.counts['fills']} fills",
+        "orders": f"{report.counts['orders']}, {count_text(report.counts['fills'], 'fill')}",
         "slippage": f"{realised}, modelled {slip.modelled_bps:+.1f} bp",
         "unpaid dividends": ", ".join(f"{symbol} {x:,.2f}" for symbol, x in report.unpaid_dividends.items()),
         "transfers": f"{report.transfers:+,.2f}" if report.transfers else "",
@@ -99,7 +100,7 @@ def show_adoption(report: AdoptionReport) -> None:
         table.add_row(Text(symbol), *map(str, shares))
     _print(
         table,
-        f"Cash of this run: {report.cash:,.2f}; {report.orders} orders, {report.fills} fills",
+        f"Cash of this run: {report.cash:,.2f}; {_trades(report.orders, report.fills)}",
         *(f"not recorded: {action}; compare the shares with the broker's" for action in report.unsupported),
     )
     if not report.written:
@@ -140,14 +141,14 @@ def show_gains(report: GainsReport) -> None:
     for symbol, figures in report.symbols.items():
         table.add_row(Text(symbol), *(f"{getattr(figures, name):,.2f}" for name in names))
     total = sum(figures.realised_gain for figures in report.symbols.values())
-    _print(table, f"{len(report.realised)} sales of lots, realised gain {total:+,.2f}")
+    _print(table, f"{count_text(len(report.realised), 'sold lot')}, realised gain {total:+,.2f}")
 
 
 def show_replay(report: ReplayReport) -> None:
     """Print the result of a replay and its differences from the backtest."""
     _print(
-        f"{report.strategy}, {report.first} to {report.last}: {report.sessions} sessions, "
-        f"{report.orders} orders, {report.fills} fills, equity {report.equity:,.2f}",
+        f"{report.strategy}, {report.first} to {report.last}: {count_text(report.sessions, 'session')}, "
+        f"{_trades(report.orders, report.fills)}, equity {report.equity:,.2f}",
         *(f"{n} ({s.strategy}, {s.share:.0%}): equity {s.equity:,.2f}" for n, s in report.strategies.items()),
         f"Largest distance to a target at its end: {report.distance_to_target:.2%} of equity",
         *([_EQUAL] if report.same else []),
@@ -192,8 +193,8 @@ def show_demo(report: DemoReport) -> None:
     _print(
         "The comparison ends one session before the summary, since equity is recorded at the next decision. Paper "
         "accounts are paid no dividends; the backtest has them.",
-        f"The daemon traded from {report.days[0]} to {report.days[-1]}: {counts['decisions']} decisions, "
-        f"{counts['orders']} orders, {counts['fills']} fills, {len(report.positions)} open positions, state "
+        f"The daemon traded from {report.days[0]} to {report.days[-1]}: {count_text(counts['decisions'], 'decision')}, "
+        f"{_trades(counts['orders'], counts['fills'])}, {count_text(len(report.positions), 'open position')}, state "
         f"{report.state}.",
         f"Journal and broker: {'Reconciled' if report.agrees else 'NOT reconciled, their shares differ'}.",
         f"Slippage against closing prices of the decision: {realised} (it includes the market move until the fill).",
@@ -215,7 +216,11 @@ def replay_progress(start: date, end: date, *, quiet: bool) -> Iterator[Callable
 def _print_differences(differences: Sequence[str]) -> None:
     _print(*differences[:_MAX_DIFFERENCES])
     if (omitted_count := len(differences) - _MAX_DIFFERENCES) > 0:
-        _print(f"and {omitted_count} more differences (see --json)")
+        _print(f"and {count_text(omitted_count, 'more difference')} (see --json)")
+
+
+def _trades(orders: int, fills: int) -> str:
+    return f"{count_text(orders, 'order')}, {count_text(fills, 'fill')}"
 
 
 def _distances(targets: Mapping[str, TargetStatus]) -> str:
@@ -228,7 +233,7 @@ def _active_return(active_return: ActiveReturnStatus | None) -> str:
     """The active return with the band edge, empty if it is not measured."""
     if active_return is None:
         return ""
-    text = f"{active_return.value:+.2%} over {active_return.bars} sessions"
+    text = f"{active_return.value:+.2%} over {count_text(active_return.bars, 'session')}"
     if active_return.lower is None:
         return text
     return f"{text}, {'BELOW' if active_return.left else 'above'} the band's lower edge of {active_return.lower:+.2%}"

@@ -25,7 +25,7 @@ from finrl_pod.data.sources.bounded import read_bounded
 from finrl_pod.data.sources.factory import open_source
 from finrl_pod.data.sources.read_options import ReadOptions
 from finrl_pod.data.store import Manifest, PanelVersion, Store
-from finrl_pod.errors import DataError, MissingSymbols
+from finrl_pod.errors import DataError, MissingSymbols, count_text
 from finrl_pod.protocols import DataSource
 from finrl_pod.types import Panel
 from finrl_pod_app.prices.stored_prices import QueryValue, store_prices
@@ -65,7 +65,8 @@ class StoredUpdate:
         """What changed, a line each."""
         update = self.update
         manifest = self.manifest
-        lines = [f"{manifest.name}: {update.added_bars:,} bars were added; {manifest.bars:,} bars up to {manifest.end}"]
+        bars = f"{count_text(manifest.bars, 'bar')} up to {manifest.end}"
+        lines = [f"{manifest.name}: {count_text(update.added_bars, 'new bar')}; {bars}"]
         lines += [f"{symbol}: earlier prices times {factor:.6g}" for symbol, factor in update.price_factors.items()]
         lines += [f"joined: {', '.join(update.joined_symbols)}"] if update.joined_symbols else []
         lines += [f"ended: {', '.join(update.ended_symbols)}"] if update.ended_symbols else []

@@ -25,7 +25,7 @@ from finrl_pod.data.sources.bounded import ReadLimits, read_bounded
 from finrl_pod.data.sources.feature_tables import with_tables
 from finrl_pod.data.splits import CALENDAR_SLACK, Span, make_splits
 from finrl_pod.data.store import Manifest, PanelVersion, Store, describe
-from finrl_pod.errors import ConfigError, DataError
+from finrl_pod.errors import ConfigError, DataError, count_text
 from finrl_pod.settings.run import BUILT_IN_SPLITS, EnvironmentConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
@@ -211,7 +211,7 @@ def check_free(store: Store, name: str) -> None:
     contents = (
         "a damaged panel"
         if manifest is None
-        else f"other prices ({manifest.bars:,} bars, {manifest.start} to {manifest.end})"
+        else f"other prices ({count_text(manifest.bars, 'bar')}, {manifest.start} to {manifest.end})"
     )
     raise DataError(f"{name!r} has {contents} already: choose another --name, or pass --replace")
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from finrl_pod.errors import count_text
 from finrl_pod.evaluate.metrics import AFTER_TAX
 from finrl_pod_app.report.columns import MISSING, display_name, in_sentence, number, percent, return_interval
 
@@ -112,7 +113,7 @@ def mandate_settings(mandate: MandateConfig) -> dict[str, str]:
     settings = {field.name: getattr(mandate, field.name) for field in dataclasses.fields(mandate)}
     settings |= {name: "off" for name in OFF_AT_ZERO if settings[name] == 0}
     if isinstance(every := mandate.decide_every, int):
-        settings["decide_every"] = f"{every} bar{'s' * (every != 1)}"
+        settings["decide_every"] = count_text(every, "bar")
     settings["group_neutral"] = "yes" if mandate.group_neutral else "no"
     settings["groups"] = "; ".join(f"{g.name}: {', '.join(g.symbols)}" for g in mandate.groups) or "none"
     return {display_name(name): display_name(str(value)) for name, value in settings.items()}

@@ -10,6 +10,7 @@ import numpy as np
 from finrl_pod.data.blocks import copy_of_feature
 from finrl_pod.data.splits import Splits
 from finrl_pod.data.tensor import fit_normaliser
+from finrl_pod.errors import count_text
 from finrl_pod.evaluate.audit.pipeline import Finding
 from finrl_pod.types import MarketTensor, Normaliser
 
@@ -42,7 +43,7 @@ def check_normaliser(market: MarketTensor, normaliser: Normaliser, train: tuple[
     if findings:
         return findings
     count = len(normaliser.feature_names)
-    message = f"The normaliser of {count} features was fitted on the training bars only."
+    message = f"The normaliser of {count_text(count, 'feature')} was fitted on the training bars only."
     return [Finding(CHECK, "pass", "normaliser", message)]
 
 
@@ -60,8 +61,8 @@ def check_splits(splits: Splits, last_decision: int | None = None) -> list[Findi
             findings.append(Finding(CHECK, "fail", f"{first_name} and {second_name}", message, bar))
         elif a.last + REWARD_BARS > b.first and last_decision is None:
             message = (
-                f"The embargo of {splits.embargo} bars is too short: decisions in {first_name} can earn returns in "
-                f"{second_name}."
+                f"The embargo of {count_text(splits.embargo, 'bar')} is too short: decisions in {first_name} can earn "
+                f"returns in {second_name}."
             )
             findings.append(Finding(CHECK, "warn", "embargo", message, bar, splits.embargo))
     if last_decision is not None and last_decision + REWARD_BARS > splits.train.last:
@@ -115,6 +116,6 @@ def check_selection(
         )
         findings.append(Finding(CHECK, "fail", "the champion's selection", message))
     subject = "The champion's single member was" if len(members) == 1 else f"The champion's {len(members)} members were"
-    agents = f"the {len(recomputed_scores)} best agent{'s' * (len(recomputed_scores) != 1)} on the leaderboard"
+    agents = f"the {count_text(len(recomputed_scores), 'best agent')} on the leaderboard"
     message = f"{subject} selected from {agents} by the validation bars."
     return findings or [Finding(CHECK, "pass", "the champion's selection", message)]

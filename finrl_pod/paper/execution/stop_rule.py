@@ -8,6 +8,7 @@ from decimal import Decimal
 import numpy as np
 from sqlalchemy import Table, select
 
+from finrl_pod.errors import count_text
 from finrl_pod.evaluate.active_management import HORIZON, ActiveBand, active_growth
 from finrl_pod.evaluate.backtest import lookback_of, window_at
 from finrl_pod.market.protocols import MandatedStrategy
@@ -47,9 +48,9 @@ def warning(current: ActiveReturn | None, previous: ActiveReturn | None) -> str 
     if current is None or not current.left or (previous is not None and previous.left):
         return None
     return (
-        f"the account's active return over {current.bars} sessions is {current.value:+.2%} (log, over its base), below "
-        f"the {current.lower:+.2%} of its backtest's band, which {current.level:.0%} of histories leave within a year: "
-        "review the champion, or stop it with `paper halt`"
+        f"the account's active return over {count_text(current.bars, 'session')} is {current.value:+.2%} (log, over "
+        f"its base), below the {current.lower:+.2%} of its backtest's band, which {current.level:.0%} of histories "
+        "leave within a year: review the champion, or stop it with `paper halt`"
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
+from finrl_pod.errors import count_text
 from finrl_pod.paper.domain.flows import NOW
 from finrl_pod.paper.domain.order_state import OrderState
 from finrl_pod.paper.domain.records import ActionKind, Session, Side
@@ -58,7 +59,7 @@ class DaySummary:
             f"{self.drawdown:.2%} below the peak",
             f"strategies: {strategy_texts}" if strategy_texts else "",
             f"P/L by symbol: {profits or 'none'}{omitted_text}",
-            f"orders: {states or 'none'}; {self.fills} fills",
+            f"orders: {states or 'none'}; {count_text(self.fills, 'fill')}",
             f"distance to target: {self.distance:.2%} of equity",
             f"account and journal: {'; '.join(self.differences) or 'no differences'}",
             f"next decision: {self.next_decision:%Y-%m-%d %H:%M} UTC",

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.display import dates, decimated, log_ticks
+from finrl_pod.errors import count_text
 from finrl_pod.types import Panel
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.report import charts
@@ -156,4 +157,4 @@ def quantile_returns(feature: Mapping[str, Any]) -> Any:
 
 
 def _bars(horizon: int) -> str:
-    return "1 bar" if horizon == 1 else f"{horizon} bars"
+    return count_text(horizon, "bar")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from finrl_pod.errors import count_text
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.address import BOUND, default_to
@@ -60,10 +61,15 @@ def render(settings: Settings) -> None:
 def _draw(audit: Audit) -> None:
     counts = checks.audit_counts(audit)
     if audit.clean:
-        warnings = f", {counts['warn']} warnings" if counts["warn"] else ""
-        st.success(f"{sum(counts.values())} checks, no failures{warnings}.", icon=":material/check_circle:")
+        warnings = f", {count_text(counts['warn'], 'warning')}" if counts["warn"] else ""
+        st.success(
+            f"{count_text(sum(counts.values()), 'check')}, no failures{warnings}.", icon=":material/check_circle:"
+        )
     else:
-        st.error(f"{counts['fail']} checks failed: do not trust results that depend on them.", icon=":material/error:")
+        st.error(
+            f"{count_text(counts['fail'], 'failed check')}: do not trust results that depend on what was checked.",
+            icon=":material/error:",
+        )
     show_text_table(
         checks.audit_table(audit),
         {"status": "Result", "check": "Check", "explanation": "Finding"},

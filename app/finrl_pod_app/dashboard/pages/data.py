@@ -8,7 +8,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from finrl_pod.data.features import available as available_features
 from finrl_pod.data.sources.read_options import DECIMALS, ReadOptions
-from finrl_pod.errors import FinrlPodError
+from finrl_pod.errors import FinrlPodError, count_text
 from finrl_pod.prices import read_as_sentence
 from finrl_pod.types import Panel
 from finrl_pod_app.dashboard import theme
@@ -167,11 +167,12 @@ def _show_import() -> None:
         st.error(theme.escape_markdown(error), icon=":material/error:")
         return
     first, last = (str(panel.times[i].astype("datetime64[D]")) for i in (0, -1))
-    st.success(f"{len(panel.symbols)} tickers, {len(panel.times):,} bars from {first} to {last}.")
+    tickers = count_text(len(panel.symbols), "ticker")
+    st.success(f"{tickers}, {count_text(len(panel.times), 'bar')} from {first} to {last}.")
     st.caption(f"Columns: {theme.escape_markdown(read_as_sentence(panel.read_as))}.")
     issues = prices.issues_table(panel)
     if len(issues):
-        st.caption(f"{len(issues):,} possible issues:")
+        st.caption(f"{count_text(len(issues), 'possible issue')}:")
         headings = {name: name.capitalize() for name in issues.columns}
         show_table(issues, headings, "import: flaws", alt="Possible issues of the file.", max_rows=6)
     closes = prices.preview(panel)

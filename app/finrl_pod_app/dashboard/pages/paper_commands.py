@@ -8,6 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from finrl_pod.errors import count_text
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions.access import command_guard, default_user_name, visitor_address
 from finrl_pod_app.dashboard.pages.columns import STRATEGY_PARTS
@@ -126,7 +127,7 @@ def show_replay(journal: Journal, difference: BacktestDifference) -> None:
     if difference.is_available:
         time = difference.made[:16].replace("T", " ")
         match = "Orders, fills and equity match the backtest to the cent." if not difference.differences else ""
-        note = f" It does not cover the last {difference.behind} sessions." if difference.behind else ""
+        note = f" It does not cover the last {count_text(difference.behind, 'session')}." if difference.behind else ""
         st.caption(escape(f"Replayed with {difference.strategy} on {time} UTC.{note} {match}"))
         if causes := {cause: value for cause, value in difference.causes.items() if abs(value) >= CENT}:
             texts = [f"{cause.replace('_', ' ')} {theme.signed_money(value, 2)}" for cause, value in causes.items()]
@@ -135,7 +136,7 @@ def show_replay(journal: Journal, difference: BacktestDifference) -> None:
             alt = "Each strategy of the account with its equity and its backtest."
             show_table(difference.parts, STRATEGY_PARTS, "paper-strategies", alt=alt)
         if difference.differences:
-            with st.expander(f"{len(difference.differences):,} differences from the backtest"):
+            with st.expander(f"{count_text(len(difference.differences), 'difference')} from the backtest"):
                 for sentence in difference.differences[:MAX_DIFFERENCES]:
                     st.markdown(f"- {escape(sentence)}")
                 if (omitted_count := len(difference.differences) - MAX_DIFFERENCES) > 0:

@@ -6,6 +6,7 @@ from typing import Any
 
 import streamlit as st
 
+from finrl_pod.errors import count_text
 from finrl_pod.settings.run import describe_setting
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
@@ -74,7 +75,11 @@ def show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
         walk = " It is one run of a walk-forward, evaluated as a whole." if walkforward is not None else ""
         st.success(f"Finished.{walk}", icon=":material/check_circle:")
         return
-    note = f" {summary.generation} of {summary.generations} generations completed." if summary.generations else ""
+    note = (
+        f" {summary.generation} of {count_text(summary.generations, 'generation')} completed."
+        if summary.generations
+        else ""
+    )
     st.warning(f"Not running.{note}", icon=":material/pause_circle:")
     if log := runs.log_tail(run):
         st.code(log, language=None, wrap_lines=True)

@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from finrl_pod.data.features import names as feature_names
-from finrl_pod.errors import FinrlPodError
+from finrl_pod.errors import FinrlPodError, count_text
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig, TournamentConfig, describe_setting, parse
@@ -72,7 +72,8 @@ def _choices(preset: str) -> dict[str, Any]:
     st.header("Data", divider="gray")
     panels = [manifest for manifest in cached.catalogue() if not manifest.fault]
     panel = st.selectbox("Prices", panels, format_func=lambda manifest: manifest.name, key=key("data"))
-    st.caption(f"{len(panel.symbols)} tickers, {panel.bars:,} bars from {panel.start} to {panel.end}.")
+    tickers = count_text(len(panel.symbols), "ticker")
+    st.caption(f"{tickers}, {count_text(panel.bars, 'bar')} from {panel.start} to {panel.end}.")
     symbols = st.multiselect("Tickers", panel.symbols, placeholder="all", key=key(f"symbols of {panel.name}"))
     base = cached.preset_on_panel(preset, panel.name, panel.sha256)
     choices: dict[str, Any] = dataclasses.asdict(base)
@@ -113,7 +114,7 @@ def _choices(preset: str) -> dict[str, Any]:
     choices["tournament"] |= {"champion": min(tournament.champion, pods)}
     if pods == 1:  # a single agent continues through all generations, as in `finrl-pod train`
         choices["tournament"] |= {"exploit_fraction": 0.0, "reinit_fraction": 0.0}
-    st.caption(f"{pods * generations * samples:,} samples in total.")
+    st.caption(f"{count_text(pods * generations * samples, 'sample')} in total.")
     st.header("Market", divider="gray")
     rules: EnvironmentConfig = base.environment
     left, right = st.columns(2)

@@ -204,9 +204,3 @@ def comparable(curves: Mapping[str, Curve], benchmark: str) -> dict[str, Curve]:
 def active_returns(curve: Curve, base: Curve) -> Floats:
     """Simple returns [T-1] minus the returns of the benchmark."""
     return simple_returns(curve.equity) - simple_returns(base.equity)
-
-
-def active_growth(curve: Curve, base: Curve) -> Floats:
-    """Growth [T] of the strategy relative to the benchmark, minus one; starts at 0."""
-    ratio: Floats = (curve.equity / curve.equity[0]) / (base.equity / base.equity[0]) - 1
-    return ratio

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from finrl_pod.errors import count_text
 from finrl_pod.paper.domain.order_state import OrderState
 from finrl_pod.paper.domain.records import SOLD_BY_OTHERS, SUMMARY, ActionKind
 from finrl_pod.paper.settings import allocations
@@ -155,8 +156,8 @@ def totals(journal: Journal) -> str:
     cost = float((open_ones.average * open_ones.shares).abs().sum())
     share = f" ({gain / cost:+.1%} of cost)" if cost > 0 else ""
     return (
-        f"Total of {len(open_ones):,} positions: {money(value)}, unrealised {signed_money(gain)}{share}, realised "
-        f"{signed_money(float(account_positions.realised.sum()))}. Cash: {money(journal.cash)}. Equity: "
+        f"Total of {count_text(len(open_ones), 'position')}: {money(value)}, unrealised {signed_money(gain)}{share}, "
+        f"realised {signed_money(float(account_positions.realised.sum()))}. Cash: {money(journal.cash)}. Equity: "
         f"{money(journal.cash + value)}."
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from finrl_pod.errors import RunError
+from finrl_pod.errors import RunError, count_text
 from finrl_pod.files import read_json
 from finrl_pod.paper.journal.reader import file_signature
 from finrl_pod.prices import Floats
@@ -71,8 +71,8 @@ def slippage_summary(costs: Slippage) -> str:
     """Realised against modelled slippage in one sentence each."""
     error = f" ± {costs.error:.1f}" if np.isfinite(costs.error) else ""
     realised = (
-        f"Implementation shortfall of {costs.fills:,} fills: {costs.realised:+.1f}{error} bp against the prices at the "
-        "decision, market moves until the fill included"
+        f"Implementation shortfall of {count_text(costs.fills, 'fill')}: {costs.realised:+.1f}{error} bp against the "
+        "prices at the decision, market moves until the fill included"
     )
     if costs.modelled is None:
         return f"{realised}. The modelled cost is not recorded in the journal."

@@ -12,7 +12,7 @@ from typing import Literal
 import pandas as pd
 import psutil
 
-from finrl_pod.errors import RunError
+from finrl_pod.errors import RunError, count_text
 from finrl_pod.files import read_json
 from finrl_pod.paper.domain.schedule import Calendar
 from finrl_pod_app.dashboard.queries.paper_account import positions
@@ -87,7 +87,7 @@ def price_status(journal: Journal, now: datetime) -> StatusBadge:
         return StatusBadge("prices", "good", "Prices: current", closes)
     # Between the close and the next decision the daemon is always one session behind.
     level, label = ("good", "Prices: current") if missing_sessions == 1 else ("bad", "Prices: stale")
-    detail = f"{closes}, {missing_sessions} session{'s' if missing_sessions > 1 else ''} behind"
+    detail = f"{closes}, {count_text(missing_sessions, 'session')} behind"
     return StatusBadge("prices", level, label, detail)  # type: ignore[arg-type]
 
 
@@ -119,7 +119,7 @@ def reconciliation_status(journal: Journal) -> StatusBadge:
 def overall_status(journal: Journal, now: datetime) -> StatusBadge:
     """One status for the account: its most serious one. A demo is finished when its daemon has ended."""
     if is_finished_demo(journal, now):
-        detail = f"{len(journal.equity)} sessions traded on a simulated clock; the daemon ended with them"
+        detail = f"{count_text(len(journal.equity), 'session')} traded on a simulated clock; the daemon ended with them"
         return StatusBadge("overall", "good", "Demo finished", detail)
     badges = statuses(journal, now)
     as_planned = StatusBadge("overall", "good", "Trading as planned", "daemon, prices and reconciliation are in order")
