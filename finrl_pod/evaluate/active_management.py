@@ -271,7 +271,8 @@ EFFECTIVE_NUMBER = Metric(
     "effective holdings",
     "Effective holdings",
     COUNT,
-    "(sum of weights)² over the sum of squared weights, mean over the bars: equal positions that are as concentrated",
+    "number of equal positions that are as concentrated: (sum of weights)² over the sum of squared weights, mean over "
+    "the bars",
 )
 HOLDINGS_BETA = Metric(
     "holdings_beta",

@@ -190,5 +190,7 @@ def _check(market: MarketTensor, first: int, last: int, horizons: Sequence[int],
             f"horizons must be from 1 to {last - first - MIN_BARS} bars, the period less {MIN_BARS}, got "
             f"{', '.join(map(str, horizons)) or 'none'}"
         )
+    if len(market.symbols) < 2:
+        raise InputError(f"a feature ranks assets: at least 2 are needed, the prices have {len(market.symbols)}")
     if not 2 <= quantiles <= len(market.symbols):
         raise InputError(f"quantiles must be from 2 to the {len(market.symbols)} assets, got {quantiles}")

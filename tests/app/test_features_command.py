@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 from finrl_pod_app.cli.main import run
+from finrl_pod_app.evaluation.feature_analysis import analyse_features
 
 from finrl_pod.data import features
+from finrl_pod.data.panel import first_bars
 from finrl_pod.data.store import Store
+from finrl_pod.errors import InputError
 from finrl_pod.settings.run import load
 from tests.data.panels import random_panel
 
@@ -53,6 +56,15 @@ def test_imported_prices_are_split_as_init_splits_them(tmp_path: Path, capsys: p
     assert periods["train"][1] <= splits.train[1] < periods["validation"][0] <= periods["validation"][1]
     assert periods["validation"][1] < splits.test[0] <= periods["test"][0]
     assert periods["test"][1] == periods["all"][1]
+
+
+def test_few_assets_have_as_many_quantiles_and_one_has_no_rank() -> None:
+    for assets in (1, 3):
+        Store().save(dataclasses.replace(first_bars(random_panel(), 400, assets), name=f"of_{assets}"))
+    document = analyse_features(["return_1"], data="of_3", split="all", horizons=[1])
+    assert len(document["features"][0]["horizons"][0]["quantiles"]) == document["quantiles"] == 3
+    with pytest.raises(InputError, match="a feature ranks assets: at least 2 are needed, the prices have 1"):
+        analyse_features(["return_1"], data="of_1", split="all", horizons=[1])
 
 
 @pytest.mark.slow

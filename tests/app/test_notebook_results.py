@@ -70,14 +70,19 @@ def test_backtest_draws_growth_and_drawdown_beside_its_baselines() -> None:
         np.testing.assert_allclose(trace.y, result.equity / result.equity[0])
         np.testing.assert_allclose(declines[name].y, drawdown(result.equity))
     assert growth["minimum variance"].line.width > growth["equal weight"].line.width
-    assert figure.layout.xaxis.matches == "x2"
+    assert figure.layout.xaxis.matches == figure.layout.xaxis2.matches == "x3"
     assert figure.layout.yaxis2.tickformatstops[-1].value == ".0%"
     assert figure.layout.title.text == "minimum variance on the test split, 2019-01-02 to 2020-02-25"
+    (active,) = lines(figure, "y3").values()  # the difference to the base, on its own scale
+    own, base = (RESULTS[name].equity / RESULTS[name].equity[0] for name in ("minimum_variance", "equal_weight"))
+    np.testing.assert_allclose(active.y, own / base - 1)
+    assert figure.layout.yaxis3.title.text == "growth over equal weight"
 
 
 def test_backtest_without_baselines_draws_itself_alone() -> None:
     figure = backtest_of("equal_weight").plot()
     assert [list(lines(figure, axis)) for axis in ("y", "y2")] == [["equal weight"]] * 2
+    assert not lines(figure, "y3")
     assert not figure.layout.showlegend
     assert figure.data[0].line.dash == "solid"
 
@@ -120,6 +125,7 @@ def test_tournament_draws_test_equity_and_its_drawdown(tournament: TournamentRes
     assert {name for name, trace in growth.items() if trace.line.color == "#d55e00"} == {"champion"}
     champion = RESULTS["champion"].equity
     np.testing.assert_allclose(growth["champion"].y, champion / champion[0])
+    assert [trace.visible for trace in lines(figure, "y3").values()] == [True]
 
 
 def test_tournament_draws_its_scores_by_generation(tournament: TournamentResult) -> None:

@@ -114,7 +114,7 @@ def percentage_axes(results: dict[str, BacktestResult]) -> Iterator[Any]:
     ]
     yield charts.drawdown_figure(results).layout.yaxis
     yield charts.equity_figure(results).layout.yaxis2
-    yield charts.active_growth_figure(champion, results["index"], line_styles(results)["champion"]).layout.yaxis
+    yield charts.active_growth_figure(results, "index", line_styles(results)).layout.yaxis
     yield charts.active_weights_figure(ActiveWeights(base="index", by_asset={"A": 0.1, "B": -0.1})).layout.xaxis
     yield charts.weights_figure(champion).layout.yaxis
     yield charts.turnover_figure(champion, "#000000").layout.yaxis
@@ -130,6 +130,7 @@ def test_every_axis_of_percentages_has_digits_for_its_ticks() -> None:
     for axis in percentage_axes(synthetic_results(bars=300)):
         assert [stop.value for stop in axis.tickformatstops] == [stop["value"] for stop in charts.PERCENT_TICKS]
         assert axis.tickformat is None
+        assert axis.title.text
 
 
 def test_colours_are_distinct_and_have_contrast_in_light_and_dark() -> None:
@@ -226,15 +227,22 @@ def test_a_band_does_not_widen_the_axis() -> None:
 def test_active_growth_is_the_ratio_of_both_curves() -> None:
     results = synthetic_results(bars=60)
     champion, index = results["champion"], results["index"]
-    style = line_styles(results)["champion"]
-    line = charts.active_growth_figure(champion, index, style).data[0]
+    styles = line_styles(results)
+    others = replace(index, times=index.times + np.timedelta64(1, "D"))
+    figure = charts.active_growth_figure({"champion": champion, "index": index, "other bars": others}, "index", styles)
+    (line,) = figure.data
     expected = (champion.equity[-1] / champion.equity[0]) / (index.equity[-1] / index.equity[0]) - 1
     assert (line.y[0], line.y[-1]) == pytest.approx((0.0, expected))
-    assert line.line.color == style.colour
+    assert line.line.color == styles["champion"].colour
+    assert figure.layout.yaxis.title.text == "growth over the index"
+    # Below equity and drawdown the same line has a scale of its own.
+    *_, below = charts.equity_figure(results, base="index").data
+    assert below.yaxis == "y3"
+    np.testing.assert_array_equal(below.y, line.y)
 
 
 def test_over_and_underweights_are_the_largest_of_each_side() -> None:
-    by_asset = {f"<{i}>": (10 - i) / 1e3 for i in range(31)}
+    by_asset = {f"<{i}>": (10 - i) / 1e3 for i in sorted(range(31), key=str)}  # as a saved report has them
     bars = charts.active_weights_figure(ActiveWeights(base="index", by_asset=by_asset)).data[0]
     assert bars.x == pytest.approx([*(i / 1e3 for i in range(10, 0, -1)), *(-i / 1e3 for i in range(11, 21))])
     assert bars.y[0] == "&lt;0&gt;"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from finrl_pod_app.report.terms import TERMS, explain
+from finrl_pod_app.report.terms import NOTE_PLACE, TERMS, explain
 
 
 def explained(section: str) -> list[str]:
@@ -23,6 +23,15 @@ def test_terms_are_explained_at_their_first_use_and_once() -> None:
     assert explained(first) == ["champion", "Annual return (CAGR)", "look", "agent", "test period"]
     assert explained(second) == ["basis point"]
     assert second.endswith("<strong>basis point</strong>: one hundredth of a percent.</p></section>")
+
+
+def test_a_section_may_have_a_place_for_its_note() -> None:
+    first, second = explain(
+        [f"<div><div>one pod{NOTE_PLACE}</div><p></p></div>", f"<div>{NOTE_PLACE}<p>a pod</p></div>"]
+    )
+    assert first.endswith("</p></div><p></p></div>")
+    assert "<strong>pod</strong>" in first
+    assert second == "<div><p>a pod</p></div>"
 
 
 def test_the_longest_term_counts_and_definitions_of_the_page_are_kept() -> None:

@@ -23,6 +23,7 @@ MARK = """() => {
   });
   document.querySelectorAll(".block").forEach((block, i) => [...block.children]
     .filter((child) => child.tagName !== "SCRIPT").forEach((child) => mark(child, `block-${i}`)));
+  mark(document.querySelector(".first-page"), "first-page");
   document.querySelectorAll("details").forEach((details) => mark(details.lastElementChild, "folded"));
   return document.querySelectorAll(".block").length;
 }"""
@@ -41,7 +42,7 @@ def pages_of_marks(pdf: bytes) -> dict[str, set[int]]:
     return pages
 
 
-def test_heading_legend_and_chart_share_a_page(browser: Browser, tmp_path: Path) -> None:
+def test_heading_legend_and_chart_and_the_first_page_share_a_page(browser: Browser, tmp_path: Path) -> None:
     results = synthetic_results()
     file = tmp_path / "report.html"
     file.write_text(page_of(synthetic_document(results), results, "run"))
@@ -52,6 +53,7 @@ def test_heading_legend_and_chart_share_a_page(browser: Browser, tmp_path: Path)
     for size in ("A4", "Letter"):
         pages = pages_of_marks(page.pdf(format=size, print_background=True))
         assert "folded" in pages
-        assert len(pages) == blocks + 1
+        assert len(pages) == blocks + 2
+        assert pages["first-page"] == {min(number for numbers in pages.values() for number in numbers)}
         assert {name: numbers for name, numbers in pages.items() if len(numbers) > 1 and name != "folded"} == {}
     page.close()

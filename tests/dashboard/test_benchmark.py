@@ -44,12 +44,7 @@ def test_rolling_alpha_and_beta_of_an_exact_relation(curves: dict[str, Curve]) -
     np.testing.assert_allclose(alpha[60:] / alpha[60], 1.0)
 
 
-def test_active_growth_and_figures(curves: dict[str, Curve]) -> None:
-    growth = benchmark.active_growth(curves["mine"], curves["index"])
-    assert growth[0] == 0.0
-    own, base = (curves[name].equity[-1] / curves[name].equity[0] for name in ("mine", "index"))
-    assert growth[-1] == pytest.approx(own / base - 1)
+def test_rolling_alpha_and_beta_are_drawn_with_one_legend(curves: dict[str, Curve]) -> None:
     styles = {name: theme.style_of(name) for name in curves}
-    assert len(figures.active_growth_figure(curves, "index", styles).data) == 1
     lines = figures.rolling_alpha_beta_figure(curves, "index", styles).data
     assert [line.showlegend for line in lines] == [True, False]

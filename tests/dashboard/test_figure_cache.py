@@ -71,12 +71,16 @@ def test_the_cache_is_bounded(page: Page, tmp_path: Any) -> None:
     assert page.made == ["a", "b", "c", "a"]
 
 
-def test_a_figure_may_have_its_own_height(page: Page, tmp_path: Any) -> None:
-    def tall(found: RunFiles) -> Any:
-        return page.line(found).update_layout(height=900)
+def test_horizontal_bars_may_decide_about_the_height(page: Page, tmp_path: Any) -> None:
+    def bars(found: RunFiles) -> Any:
+        figure = page.line(found)
+        return figure.add_bar(x=[1.0] * found.stamp[0], y=list(range(found.stamp[0])), orientation="h")
 
-    FigureCache(2).show(tall, (run("a", 1, tmp_path),), "key", alt="alt", height=None)
-    assert page.shown[0].layout.height == 900
+    cache = FigureCache(2)
+    for count in (10, 30):
+        cache.show(bars, (run("a", count, tmp_path),), "key", alt="alt", height=None)
+    low, high = (figure.layout.height for figure in page.shown)
+    assert high - low == 20 * figure_cache.BAR_HEIGHT
 
 
 @pytest.mark.slow

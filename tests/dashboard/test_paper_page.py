@@ -53,7 +53,7 @@ def test_all_figures_follow_the_period(visit: Callable[..., Any], runs: Path) ->
     assert table(app, "Day", "Profit").Day.tolist() == [day.session for day in week[::-1]]
     figures = {metric.label: metric.value for metric in app.metric}
     total = float(journal_arithmetic.time_weighted_return(week))
-    assert figures["Return"] == f"{100 * total:.2f}%"
+    assert figures["Return"] == f"{100 * total:+.2f}%"
     assert figures["Equity"] == f"${last.end:,.0f}"
     assert figures["Cash"] == f"${last.cash:,.0f}"
     orders = table(visit("paper", runs, period="1W", view="Orders and fills"), "Symbol", "Side", "State")

@@ -47,20 +47,20 @@ def learning_figure(rewards: pd.Series, title: str) -> Figure:
     return figure
 
 
-def backtest_figure(results: Mapping[str, BacktestResult], title: str) -> Figure:
-    """Growth of 1 on a log axis above the drawdown, with the styles of the report.
+def backtest_figure(results: Mapping[str, BacktestResult], title: str, base: str = "") -> Figure:
+    """Growth of 1 on a log axis above the drawdown and the growth over the base, with the styles of the report.
 
-    results: the tested strategy first.
+    results: the tested strategy first. base: one of them; empty for none.
     """
-    figure = charts.equity_figure(results)
-    set_layout(figure, title, height=520)
+    figure = charts.equity_figure(results, base=base)
+    set_layout(figure, title, height=720 if base else 520)
     figure.update_yaxes(title="growth of 1, log scale", row=1, col=1)
     return figure
 
 
-def tournament_figure(results: Mapping[str, BacktestResult], title: str) -> Figure:
-    """Test equity and drawdown of the champion and the baselines; those that a report hides are a click away."""
-    figure = backtest_figure(results, title)
+def tournament_figure(results: Mapping[str, BacktestResult], title: str, base: str) -> Figure:
+    """`backtest_figure` of the champion and the baselines; those that a report hides are a click away."""
+    figure = backtest_figure(results, title, base)
     visible = {CHAMPION, *charts.reference_names(results)}
     for trace in figure.data:
         trace.visible = True if trace.meta in visible else "legendonly"

@@ -15,7 +15,7 @@ import pandas as pd
 
 from finrl_pod.display import cell_text
 from finrl_pod.display import table_html as table_html
-from finrl_pod.errors import InputError, RunError
+from finrl_pod.errors import InputError, RunError, count_text
 from finrl_pod.evaluate.attribution import COLUMNS as TRADE_COLUMNS
 from finrl_pod.evaluate.metrics import METRIC_NAMES, METRICS
 from finrl_pod.files import read_json, read_regular, to_plain, write_json
@@ -25,7 +25,7 @@ from finrl_pod.types import BacktestResult
 from finrl_pod_app.api import figures
 from finrl_pod_app.report.builder import CURVES_FILE as CURVES
 from finrl_pod_app.report.builder import MAX_CURVES_BYTES, parse_curves
-from finrl_pod_app.report.columns import CHAMPION, champion_first, champion_text, display_name, format_metric
+from finrl_pod_app.report.columns import CHAMPION, SLOW_BASE, champion_first, champion_text, display_name, format_metric
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.mandate_text import comparison_sentence
 from finrl_pod_app.report.records import Comparison, RunReport, parse_report
@@ -77,8 +77,13 @@ class Backtest:
         return pd.DataFrame(self.result.weights, self.to_frame().index, list(self.result.symbols))
 
     def plot(self) -> Figure:
-        """Equity as a multiple of its first value on a log axis and its drawdown, beside the baselines."""
-        return figures.backtest_figure(self._compared(), self._title())
+        """Equity as a multiple of its first value on a log axis, its drawdown, and its growth over a baseline.
+
+        The baseline is equal weight, else the first one.
+        """
+        results = self._compared()
+        base = next((name for name in ("equal_weight", *results) if name in results and name != self.result.name), "")
+        return figures.backtest_figure(results, self._title(), base)
 
     def save(self, path: str | Path) -> Path:
         """Write as JSON; `load` reads it back."""
@@ -235,7 +240,7 @@ class TournamentResult(Document):
         return pd.DataFrame(rows, pd.Index(champion_first(strategies), name="strategy"), columns, dtype=float)
 
     def plot(self, *, scores: bool = False) -> Figure:
-        """Test equity and drawdown of the champion and the baselines.
+        """Test equity and drawdown of the champion and the baselines, and growth of the champion over its base.
 
         scores: draw the validation scores by generation, from 1, instead. They are also drawn without a test or the run
         folder; without the folder, scores of the leaderboard. Raises RunError if a file of the run is damaged.
@@ -243,13 +248,14 @@ class TournamentResult(Document):
         curves = None if self.folder is None or not self._tested else self.folder / CURVES
         if curves is not None and curves.exists() and not scores:
             results = parse_curves(read_regular(curves, MAX_CURVES_BYTES))
-            return figures.tournament_figure(results, f"Champion on {self._bars()}")
+            benchmark = self.report.base if self.report.base in results else ""
+            return figures.tournament_figure(results, f"Champion on {self._bars()}", benchmark)
         if not self._has_market:
             title = f"Tournament on {self.document['environment']}"
             return figures.scores_figure(self._scores(), None, title, "mean return of an episode")
         title = f"Validation scores of {'the leaderboard' if self.folder is None else 'all agents'}"
         mandate = self.report.mandate
-        name = "equal_weight" if mandate is None or mandate.base == "none" else "mandate_at_tilt_zero"
+        name = "equal_weight" if mandate is None or mandate.base == "none" else SLOW_BASE
         base = None if self.report.base_score is None else (display_name(name), self.report.base_score)
         return figures.scores_figure(self._scores(), base, title, "validation Sharpe ratio")
 
@@ -369,7 +375,7 @@ class AuditResult(Document):
 
     def _summary(self) -> str:
         warnings = sum(finding["status"] == "warn" for finding in self.document["findings"])
-        return f"{'no check failed' if self.clean else 'checks failed'}, {warnings} warning{'s' * (warnings != 1)}"
+        return f"{'no check failed' if self.clean else 'checks failed'}, {count_text(warnings, 'warning')}"
 
     def __str__(self) -> str:
         lines = [f"{f['status']}: {f['message']}" for f in self._findings() if f["status"] != "pass"]

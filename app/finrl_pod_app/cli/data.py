@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from finrl_pod.errors import count_text
 from finrl_pod_app.cli.options import Json, check_exists, print_json, print_note, print_result
 
 if TYPE_CHECKING:
@@ -240,7 +241,9 @@ def delete(name: Stored, as_json: Json = False) -> None:
     store.delete(name)
     text = f"deleted {name}"
     if manifest is not None:
-        text += f": {manifest.bars:,} bars, {manifest.start} to {manifest.end}\n{consequence(manifest.sha256)}"
+        text += (
+            f": {count_text(manifest.bars, 'bar')}, {manifest.start} to {manifest.end}\n{consequence(manifest.sha256)}"
+        )
     print_result({"deleted": name, "sha256": manifest and manifest.sha256}, text, as_json=as_json)
 
 
@@ -285,7 +288,7 @@ def show_manifest(manifest: Manifest) -> None:
         "source": "built-in: " + m.source if m.builtin else m.source,
         "query": query,
         "bars": f"{m.bars:,} ({m.bar}), {m.start} to {m.end}",
-        f"{len(m.symbols)} tickers": ", ".join(m.symbols),
+        count_text(len(m.symbols), "ticker"): ", ".join(m.symbols),
         "columns": ", ".join(m.columns),
         "fills": fills_sentence(m.columns),
         "sectors": ", ".join(dict.fromkeys(m.sectors or ())),
@@ -342,7 +345,9 @@ def analyse(
     start: Annotated[str | None, typer.Option(metavar="DATE", help="First day.")] = None,
     end: Annotated[str | None, typer.Option(metavar="DATE", help="Last day.")] = None,
     horizons: Annotated[str, typer.Option(metavar="1,5,21", help="Bars ahead.")] = "1,5,21,63",
-    quantiles: Annotated[int, typer.Option(help="Groups of assets by rank.")] = 5,
+    quantiles: Annotated[
+        int | None, typer.Option(help="Groups of assets by rank; by default 5, or one for each of fewer assets.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Information coefficient by horizon, returns by quantile, and turnover of features; on training bars.

@@ -179,6 +179,11 @@ def percent(value: float | None, digits: int = 1) -> str:
     return _format(value, lambda number: f"{100 * number:z.{digits}f}%")
 
 
+def signed_percent(value: float | None) -> str:
+    """A return with its sign: 0.0123 -> +1.23%."""
+    return _format(value, lambda number: f"{100 * number:+z.2f}%")
+
+
 def ratio(value: float | None, digits: int = 2) -> str:
     """1.234 -> 1.23."""
     return _format(value, lambda number: f"{number:z.{digits}f}")

@@ -25,14 +25,15 @@ def analyse_features(
     start: str | None = None,
     end: str | None = None,
     horizons: Sequence[int] = HORIZONS,
-    quantiles: int = QUANTILES,
+    quantiles: int | None = None,
     on_feature: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Figures of features on the bars of a split, or from start to end.
 
     names: feature names; if empty, all that the prices allow. config: TOML file with prices, splits and tables. split:
     "train", "validation" or "test" of these splits, by default those that `finrl-pod init` writes for the prices, or
-    "all". Returns {"data", "period", "features": [...]}. Raises ConfigError for prices that are too short for splits.
+    "all". quantiles: groups of assets by rank; by default 5, or one for each of fewer assets. Returns {"data",
+    "period", "features": [...]}. Raises ConfigError for prices that are too short for splits.
     """
     settings = override_config(load(config) if config else RunConfig(), data)
     panel = load_panel(settings)
@@ -43,6 +44,7 @@ def analyse_features(
     feature_names = tuple(names) or features.available(panel)
     features.check(panel, feature_names)
     market = build_market(panel, (), (first, last), settings.environment.fill)
+    quantiles = min(QUANTILES, len(market.symbols)) if quantiles is None else quantiles
     analyses = []
     for name in feature_names:
         on_feature(name)

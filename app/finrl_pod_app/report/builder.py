@@ -113,8 +113,7 @@ def active_weights(report: records.RunReport, results: Mapping[str, BacktestResu
     for base in (report.base, "equal_weight"):
         if base in results and base != report.subject and results[base].symbols == account.symbols:
             difference = account.weights.mean(0) - results[base].weights.mean(0)
-            order = np.argsort(-difference, kind="stable")
-            by_asset = {account.symbols[i]: float(difference[i]) for i in order}
+            by_asset = dict(zip(account.symbols, difference.tolist(), strict=True))
             return records.ActiveWeights(base=base, by_asset=by_asset)
     return None
 

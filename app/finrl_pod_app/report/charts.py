@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from finrl_pod.display import dates, decimated, log_ticks
+from finrl_pod.errors import count_text
 from finrl_pod.evaluate.metrics import bars_per_year, drawdown, simple_returns
 from finrl_pod.promotion.verdict import Histogram
-from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
+from finrl_pod_app.report.columns import CHAMPION, SLOW_BASE, champion_first, display_name, in_sentence
 from finrl_pod_app.report.palette import Style, area_colours, report_styles
 from finrl_pod_app.report.records import ActiveWeights, Band, CostPoint
 
@@ -91,14 +92,16 @@ def empty_figure() -> Any:
     return Figure()
 
 
-def equity_figure(results: Mapping[str, Account], band: Band | None = None) -> Any:
+def equity_figure(results: Mapping[str, Account], band: Band | None = None, base: str = "") -> Any:
     """Equity as a multiple of its first value on a log axis, and below it the decline from the running peak.
 
-    band: places, low and high, drawn behind the lines of equity.
+    band: places, low and high, drawn behind the lines of equity. base: one of the results; the growth of the champion,
+    or of the first strategy, over it is a third plot at the bottom. Empty for none.
     """
     from plotly.subplots import make_subplots
 
-    figure = make_subplots(rows=2, shared_xaxes=True, row_heights=[0.7, 0.3], vertical_spacing=0.04)
+    row_heights = [0.5, 0.2, 0.3] if base else [0.7, 0.3]
+    figure = make_subplots(rows=len(row_heights), shared_xaxes=True, row_heights=row_heights, vertical_spacing=0.04)
     style_by_name = report_styles(results)
     multiples = {name: growth(result.equity) for name, result in results.items()}
     if band is not None:
@@ -113,6 +116,11 @@ def equity_figure(results: Mapping[str, Account], band: Band | None = None) -> A
     set_log_axis(figure, multiples, row=1, col=1)
     figure.update_yaxes(title="growth of 1", row=1, col=1)
     figure.update_yaxes(title="drawdown", tickformatstops=PERCENT_TICKS, rangemode="tozero", nticks=4, row=2, col=1)
+    if base:
+        subject = champion_first(results)[0]
+        accounts = {name: results[name] for name in (subject, base)}
+        attributes = {"meta": subject, "legendgroup": subject, "showlegend": False}
+        _add_active_growth(figure, accounts, base, style_by_name, {"row": 3, "col": 1}, **attributes)
     return figure
 
 
@@ -133,22 +141,45 @@ def drawdown_figure(accounts: Mapping[str, Account], styles: Styles | None = Non
     """Decline from the running peak."""
     values = {name: drawdown(account.equity) for name, account in accounts.items()}
     figure = line_figure(accounts, values, "%{y:.1%}", styles)
-    figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
+    figure.update_yaxes(title="drawdown", tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
 
 
-def active_growth_figure(result: BacktestResult, base: BacktestResult, style: Style) -> Any:
-    """Growth of a strategy relative to its base, minus one."""
+def active_growth_figure(accounts: Mapping[str, Account], base: str, styles: Styles) -> Any:
+    """Growth of strategies relative to their base, minus one; strategies on other bars are left out.
+
+    base: one of the accounts.
+    """
     figure = empty_figure()
-    active = growth(result.equity) / growth(base.equity) - 1
-    add_line(figure, result.name, result.times, active, style, "%{y:+.2%}", meta=None)
-    figure.update_yaxes(title="growth over the base", tickformatstops=PERCENT_TICKS, **_ZERO_AXIS)
+    _add_active_growth(figure, accounts, base, styles, {})
+    figure.update_layout(legend={"traceorder": "reversed"})
     return figure
+
+
+def _add_active_growth(
+    figure: Any,
+    accounts: Mapping[str, Account],
+    base: str,
+    styles: Styles,
+    subplot: Mapping[str, int],
+    **attributes: Any,
+) -> None:
+    """Add the lines of `active_growth_figure` to a subplot, given by row and col. attributes: Plotly attributes."""
+    reference = accounts[base]
+    for name in reversed(champion_first(accounts)):
+        account = accounts[name]
+        if name != base and np.array_equal(account.times, reference.times):
+            active = growth(account.equity) / growth(reference.equity) - 1
+            # Without meta, the buttons of a report do not hide the only line of its chart.
+            lines = {"meta": None, **attributes, **subplot}
+            add_line(figure, name, account.times, active, styles[name], "%{y:+.2%}", **lines)
+    label = "the base" if base == SLOW_BASE else in_sentence(base)
+    figure.update_yaxes(title=f"growth over {label}", tickformatstops=PERCENT_TICKS, **_ZERO_AXIS, **subplot)
 
 
 def active_weights_figure(weights: ActiveWeights) -> Any:
     """Over- and underweights as bars, the largest overweight on top; at most `WEIGHTS_SHOWN` at each end."""
-    items = list(weights.by_asset.items())
+    items = sorted(weights.by_asset.items(), key=lambda item: -item[1])
     over = [item for item in items if item[1] > 0][:WEIGHTS_SHOWN]
     under = [item for item in items if item[1] < 0][-WEIGHTS_SHOWN:]
     return signed_bars_figure(dict([*over, *under]), "weight less weight in the base", in_percent=True)
@@ -168,12 +199,16 @@ def signed_bars_figure(values: Mapping[str, float], title: str, *, in_percent: b
         marker_color=[GAIN if value >= 0 else LOSS for value in values.values()],
         hovertemplate=f"%{{y}}: %{{x:{form}}}<extra></extra>",
     )
-    # Room between names and bars.
-    figure.update_yaxes(autorange="reversed", type="category", dtick=1, showgrid=False, automargin=True)
-    figure.update_yaxes(ticks="outside", tickcolor="rgba(0, 0, 0, 0)", tickfont={"size": 11})
+    set_name_axis(figure)
     figure.update_xaxes(title=title, showgrid=True, gridcolor="#d0d4d9", **_ZERO_AXIS, **axis)
     figure.update_layout(hovermode="closest")
     return figure
+
+
+def set_name_axis(figure: Any) -> None:
+    """Set the axis of names of horizontal bars: the first on top, with room between names and bars."""
+    figure.update_yaxes(autorange="reversed", type="category", dtick=1, showgrid=False, automargin=True)
+    figure.update_yaxes(ticks="outside", tickcolor="rgba(0, 0, 0, 0)", tickfont={"size": 11})
 
 
 def rolling_sharpe_figure(accounts: Mapping[str, Account], styles: Styles | None = None) -> Any:
@@ -185,7 +220,7 @@ def rolling_sharpe_figure(accounts: Mapping[str, Account], styles: Styles | None
         for name, account in accounts.items()
     }
     figure = line_figure(accounts, values, "%{y:.2f}", styles)
-    figure.update_yaxes(zeroline=True, title=f"over {ROLLING_BARS} bars")
+    figure.update_yaxes(zeroline=True, title=f"Sharpe ratio, {ROLLING_BARS} bars")
     return figure
 
 
@@ -195,7 +230,7 @@ def rolling_volatility_figure(accounts: Mapping[str, Account]) -> Any:
 
     values = {name: rolling_volatility(x.equity, periods=bars_per_year(x.times)) for name, x in accounts.items()}
     figure = line_figure(accounts, values, "%{y:.1%}")
-    figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
+    figure.update_yaxes(title="volatility per year", tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
 
 
@@ -209,7 +244,9 @@ def rolling_beta_figure(accounts: Mapping[str, Account], base: str) -> Any:
         for name, account in accounts.items()
         if name != base and np.array_equal(account.times, reference.times)
     }
-    return line_figure({name: accounts[name] for name in values}, values, "%{y:.2f}", report_styles(accounts))
+    figure = line_figure({name: accounts[name] for name in values}, values, "%{y:.2f}", report_styles(accounts))
+    figure.update_yaxes(title="beta")
+    return figure
 
 
 def weights_figure(result: BacktestResult) -> Any:
@@ -253,7 +290,7 @@ def turnover_figure(result: BacktestResult, colour: str) -> Any:
     months, sums = monthly_turnover(result)
     figure = empty_figure()
     figure.add_bar(x=months, y=sums, marker_color=colour, hovertemplate="%{y:.1%}")
-    figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
+    figure.update_yaxes(title="monthly turnover", tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
 
 
@@ -268,7 +305,7 @@ def costs_figure(results: Mapping[str, BacktestResult], styles: Styles | None = 
     """Cumulative costs as a share of initial equity."""
     costs = {name: result.costs.cumsum() / result.equity[0] for name, result in results.items()}
     figure = line_figure(results, costs, "%{y:.3%}", styles)
-    figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
+    figure.update_yaxes(title="costs / initial equity", tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
 
 
@@ -278,7 +315,7 @@ def cost_breakdown_figure(result: BacktestResult) -> Any:
     for (name, values), colour in zip(result.cost_parts.items(), area_colours(len(result.cost_parts)), strict=True):
         share = values.cumsum() / result.equity[0]
         _add_area(figure, name, result, share, "costs", colour, hovertemplate="%{y:.3%}")
-    figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
+    figure.update_yaxes(title="costs / initial equity", tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
 
 
@@ -406,6 +443,5 @@ def _weight_bands(result: BacktestResult) -> list[tuple[str, Floats]]:
     order = [int(i) for i in np.argsort(-mean, kind="stable") if mean[i] > 0]
     bands = [(result.symbols[i], result.weights[:, i]) for i in order[:NAMED_ASSETS]]
     if (other_count := len(order) - NAMED_ASSETS) > 0:
-        name = f"{other_count} other{'s' * (other_count > 1)}"
-        bands.append((name, result.weights[:, order[NAMED_ASSETS:]].sum(1)))
+        bands.append((count_text(other_count, "other"), result.weights[:, order[NAMED_ASSETS:]].sum(1)))
     return [*bands, ("cash", 1 - result.weights.sum(1))]

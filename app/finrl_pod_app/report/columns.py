@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MISSING = "–"
 CHAMPION = "champion"
+SLOW_BASE = "mandate_at_tilt_zero"  # a name that only readers of the documentation know: labels say "base"
 NARROW = 0.004  # width of an interval of returns
 MOST_DIGITS = 4  # decimals of a return in percent
 
@@ -74,7 +75,7 @@ def champion_first(names: Iterable[str]) -> list[str]:
 def in_sentence(name: str) -> str:
     """A strategy in running text: the champion, the index, equal weight."""
     text = display_name(name)
-    return f"the {text}" if name in (CHAMPION, "agent", "index", "mandate_at_tilt_zero") else text
+    return f"the {text}" if name in (CHAMPION, "agent", "index", SLOW_BASE) else text
 
 
 def display_name(name: str) -> str:

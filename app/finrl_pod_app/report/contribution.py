@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from finrl_pod.errors import count_text
 from finrl_pod.evaluate.active_management import BENCHMARK_METRICS, COMPARISON_METRICS, HOLDINGS_BETA
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import display_name, in_sentence, number, percent, return_interval
@@ -113,7 +114,7 @@ def profit_figure(attribution: Attribution) -> Any:
     if len(profits) > NAMED_ASSETS:
         half = NAMED_ASSETS // 2
         middle = profits[half:-half]
-        middle_bar = (f"{len(middle)} others", sum(value for _, value in middle))
+        middle_bar = (count_text(len(middle), "other"), sum(value for _, value in middle))
         profits = [*profits[:half], middle_bar, *profits[-half:]]
     title = "profit before costs, in the currency of the prices"
     return charts.signed_bars_figure(dict(profits), title, in_percent=False)

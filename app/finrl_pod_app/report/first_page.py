@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping
 
+from finrl_pod.errors import count_text
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.columns import display_name, in_sentence
+from finrl_pod_app.report.columns import SLOW_BASE, display_name, in_sentence
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.mandate_text import tax_sentence
 from finrl_pod_app.report.opening import assets_text, opening
@@ -15,6 +16,7 @@ from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.report.score_attribution import score_sentence
 from finrl_pod_app.report.sections import bullet_list, chart, note, section
+from finrl_pod_app.report.terms import NOTE_PLACE
 from finrl_pod_app.report.verdict_text import (
     baselines_sentence,
     best_of_looks,
@@ -23,27 +25,37 @@ from finrl_pod_app.report.verdict_text import (
     looks_sentence,
 )
 
-SLOW_BASE = "mandate_at_tilt_zero"
+
+def parts(report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> list[str]:
+    """The opening beside the growth over the base, the question, key figures, and remarks beside the active weights.
+
+    Each is an element, and a part that the report lacks is left out.
+    """
+    first = _pair(opening_box(report), growth_over_base(report, results, styles))
+    question_html = f"<p>{html.escape(question(report))}</p>"
+    elements = [first, question_html, key_figure_cards(report), _pair(remarks(report), active_weights(report))]
+    return [f"<div>{element}</div>" for element in elements if element]
 
 
-def first_page(
-    report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style], header: str
-) -> str:
-    """The opening beside the growth over the base, then details. header: HTML of the heading."""
-    growth = growth_over_base(report, results, styles)
-    start = f'<div class="pair">{opening_box(report)}{growth}</div>' if growth else opening_box(report)
-    return f'<div class="first-page">{header}{start}{details(report)}{active_weights(report)}</div>'
+def _pair(left: str, right: str) -> str:
+    """Two elements side by side, if there are two, with the terms of both below the left one."""
+    return f'<div class="pair"><div>{left}{NOTE_PLACE}</div>{right}</div>' if left and right else left or right
 
 
 def head(report: RunReport, name: str, period: str, report_date: str) -> str:
     """The heading with name, period and date."""
     subject = in_sentence(report.subject)
-    heading = f"Backtest of {subject}: {period}" if report.verdict is None else name or f"Run: {period}"
-    title = name if heading != name else ""
-    facts = ", ".join(fact for fact in (title, period, f"report of {report_date}" if report_date else "") if fact)
+    heading = f"Test of a trading strategy: {name or period}"
+    if report.verdict is None:
+        heading = f"Backtest of {subject}: {period}"
+    facts = [f"finrl_pod, software that trains and tests trading agents; data set {period}"]
+    if report.verdict is None and name:
+        facts = [name, *facts]
+    if report_date:
+        facts.append(f"report of {report_date}")
     return (
         f'<header><button type="button" class="save" hidden>Save as PDF</button><h1>{html.escape(heading)}</h1>'
-        f'<p class="soft">finrl_pod: {html.escape(facts)}</p></header>'
+        f'<p class="soft">{html.escape(", ".join(facts))}</p></header>'
     )
 
 
@@ -56,26 +68,6 @@ def opening_box(report: RunReport) -> str:
     # The table of promotion rules has the reasons, unless there is none.
     reasons = bullet_list(verdict.reasons) if verdict and not verdict.rules else ""
     return f'<div class="{style}">{paragraphs}{reasons}</div>'
-
-
-def details(report: RunReport) -> str:
-    """What was tested, the verdict in detail, and key figures."""
-    lines = [f"<p>{html.escape(question(report))}</p>", key_figure_cards(report)]
-    about_test = looks_sentence if report.verdict is None else _verdict_details
-    sentences = (text(report) for text in (about_test, score_sentence, tax_sentence, baselines_sentence))
-    if looks := best_of_looks(report):
-        lines.append(note(f"Figures on test: {looks} at these years. With every look, chance has another try."))
-    if words := " ".join(sentence for sentence in sentences if sentence):
-        lines.append(f"<p>{html.escape(words)}</p>")
-    return "\n".join(lines)
-
-
-def _verdict_details(report: RunReport) -> str:
-    """What the opening leaves out of the paragraph of the verdict; empty without a verdict."""
-    part = report.practically_base
-    sentences = [case_text(report, report.verdict)] if report.verdict else []
-    sentences += [extreme_years_sentence(part)] if report.verdict and part and part.flag else []
-    return " ".join(filter(None, sentences))
 
 
 def question(report: RunReport) -> str:
@@ -109,14 +101,32 @@ def question(report: RunReport) -> str:
     )
 
 
+def remarks(report: RunReport) -> str:
+    """The verdict in detail or the looks, what the strategy trades on, its taxes, and baselines that did better."""
+    about_test = looks_sentence if report.verdict is None else _verdict_details
+    texts = (about_test, score_sentence, tax_sentence, baselines_sentence)
+    words = " ".join(sentence for text in texts if (sentence := text(report)))
+    return f"<p>{html.escape(words)}</p>" if words else ""
+
+
+def _verdict_details(report: RunReport) -> str:
+    """What the opening leaves out of the paragraph of the verdict; empty without a verdict."""
+    part = report.practically_base
+    sentences = [case_text(report, report.verdict)] if report.verdict else []
+    sentences += [extreme_years_sentence(part)] if report.verdict and part and part.flag else []
+    return " ".join(filter(None, sentences))
+
+
 def key_figure_cards(report: RunReport) -> str:
-    """The strip of key figures."""
+    """The strip of key figures, and of how many looks at the test period they are the best."""
     cells = "".join(
         f'<div title="{html.escape(figure.note)}"><dt>{html.escape(figure.label)}</dt><dd>{html.escape(figure.text)}'
         f"<small>{html.escape(figure.below)}</small></dd></div>"
         for figure in key_figures(report)
     )
-    return f'<dl class="headline">{cells}</dl>'
+    looks = best_of_looks(report)
+    words = note(f"Figures on test: {looks} at these years. With every look, chance has another try.") if looks else ""
+    return f'<dl class="headline">{cells}</dl>{words}'
 
 
 def growth_over_base(report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
@@ -125,7 +135,7 @@ def growth_over_base(report: RunReport, results: Mapping[str, BacktestResult], s
     base = results.get(report.base)
     if base is None or report.base == subject or len(base.times) != len(results[subject].times):
         return ""
-    figure = charts.active_growth_figure(results[subject], base, styles[subject])
+    figure = charts.active_growth_figure({subject: results[subject], report.base: base}, report.base, styles)
     words = note(
         f"The value of {in_sentence(subject)} over the value of its base, both started with the same money, minus one: "
         f"above 0, {in_sentence(subject)} is ahead, and where the line rises it earns more."
@@ -141,11 +151,11 @@ def active_weights(report: RunReport) -> str:
         return ""
     subject = in_sentence(report.subject)
     base = "its base" if weights.base == report.base else in_sentence(weights.base)
-    hidden = max(len(weights.by_asset) - 2 * charts.WEIGHTS_SHOWN, 0)
+    hidden_count = max(len(weights.by_asset) - 2 * charts.WEIGHTS_SHOWN, 0)
+    hidden = f"; not shown: {count_text(hidden_count, 'asset')} between them" if hidden_count else ""
     words = note(
         f"What {subject} held more of (blue) and less of (orange) than {base}: mean weight over the period less the "
-        "mean weight there, in percent of the account"
-        f"{f'; {hidden} assets between them are not shown' if hidden else ''}."
+        f"mean weight there, in percent of the account{hidden}."
     )
     label = f"Mean weight of each asset in {subject} less its mean weight in {base}"
     figure = charts.active_weights_figure(weights)

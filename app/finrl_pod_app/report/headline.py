@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from finrl_pod.errors import count_text
 from finrl_pod.evaluate.active_management import EFFECTIVE_NUMBER
 from finrl_pod.evaluate.metrics import METRIC_BY_NAME
 from finrl_pod.promotion.verdict import Metrics
-from finrl_pod_app.report.columns import MISSING, display_name, metric_text, return_interval
+from finrl_pod_app.report.columns import MISSING, SLOW_BASE, display_name, metric_text, return_interval
 from finrl_pod_app.report.records import RunReport
 
 ANNUAL_RETURN = METRIC_BY_NAME["annual_return"]
@@ -18,7 +19,6 @@ KEY_METRICS = (
     METRIC_BY_NAME["max_drawdown"],
     METRIC_BY_NAME["turnover"],
 )
-BASE_LABELS = {"mandate_at_tilt_zero": "base"}  # names that only readers of the documentation know
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def key_figures(report: RunReport) -> list[KeyFigure]:
     """
     metrics = report.test.strategies.get(report.subject, {})
     base_metrics = report.test.strategies.get(report.base, {})
-    base = BASE_LABELS.get(report.base, display_name(report.base))
+    base = "base" if report.base == SLOW_BASE else display_name(report.base)
     figures = []
     for metric in KEY_METRICS:
         base_text = metric_text(metric, base_metrics.get(metric.name))
@@ -72,7 +72,7 @@ def key_figures(report: RunReport) -> list[KeyFigure]:
         metric_text(EFFECTIVE_NUMBER, metrics.get(EFFECTIVE_NUMBER.name)),
         "",
         EFFECTIVE_NUMBER.explanation,
-        f"of {len(report.data.symbols)} symbols" if report.data.symbols else "",
+        f"of {count_text(len(report.data.symbols), 'symbol')}" if report.data.symbols else "",
     )
     return [*figures[:-1], _active_return(report, metrics, base_metrics, base), figures[-1], holdings]
 

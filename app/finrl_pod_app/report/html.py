@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 
+from finrl_pod.errors import count_text
 from finrl_pod.evaluate.tearsheet import TEAR_SHEET_METRICS
 from finrl_pod.files import write_json, write_text
 from finrl_pod.prices import taken_as
@@ -60,9 +61,9 @@ def render(report: RunReport, results: Mapping[str, BacktestResult], name: str =
     style_by_name = report_styles(report.test.strategies)
     kind, heading = report.period_words
     period = f"{report.data.name}, {kind} {' to '.join(report.splits.test)}"
-    head = first_page.head(report, name, period, report_date)
+    first_parts = first_page.parts(report, results, style_by_name)
     body = [
-        first_page.first_page(report, results, style_by_name, head),
+        *first_parts,
         sections.equity(report, results, style_by_name),
         section(f"Results {heading}", _metrics(report, style_by_name)),
         _validation(report, style_by_name),
@@ -95,8 +96,10 @@ def render(report: RunReport, results: Mapping[str, BacktestResult], name: str =
     ]
     title = f"{name}: {period}" if name else period
     contents = sections.contents(body)
-    explained_sections = explain(body)
-    sections_html = [*explained_sections[:2], contents, *explained_sections[2:]]
+    explained_parts = explain(body)
+    explained_sections = explained_parts[len(first_parts) :]
+    page = "\n".join([first_page.head(report, name, period, report_date), *explained_parts[: len(first_parts)]])
+    sections_html = [f'<div class="first-page">{page}</div>', explained_sections[0], contents, *explained_sections[1:]]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -152,7 +155,7 @@ def _leaderboard(report: RunReport) -> str:
         "Scores are Sharpe ratios on the validation period"
         + ("." if base is None else f"; the base, traded as slowly as the agents trade, has {number(base, 3)}."),
         f"The {len(report.leaderboard)} best agents of all generations are listed.",
-        f"The champion ({champion.algorithm}) is an ensemble of {count} member{'s' * (count != 1)}"
+        f"The champion ({champion.algorithm}) is an ensemble of {count_text(count, 'member')}"
         f"{f', {selection},' if selection else ''}{diversity_of(champion.roots, champion.mean_correlation)}.",
         "The id of an agent counts generations and slots from 0: g01s02 is the third agent of generation 2.",
         "An agent continued or copied the weights of its parent; a dash: it started from scratch.",
@@ -169,14 +172,16 @@ def _data(report: RunReport) -> str:
         "dataset": f"{data.name}, {data.source}" if data.source else data.name,
         "period": f"{data.start} to {data.end}, {data.bars:,} bars",
         "columns": ", ".join(data.columns) + (ADJUSTED[taken_as(adjusted=True) in data.flaws] if data.adjusted else ""),
-        f"{len(data.symbols)} symbol{'s' * (len(data.symbols) != 1)}": ", ".join(data.symbols),
+        count_text(len(data.symbols), "symbol"): ", ".join(data.symbols),
         **({"chosen": data.chosen} if data.chosen else {}),
         **{
-            f"table {table.name}": f"{', '.join(table.columns)}; {table.rows:,} rows, {table.start} to {table.end}"
+            f"table {table.name}": (
+                f"{', '.join(table.columns)}; {count_text(table.rows, 'row')}, {table.start} to {table.end}"
+            )
             for table in data.tables
         },
         **spans,
-        "embargo": f"{report.splits.embargo} bars dropped from the end of train and validation",
+        "embargo": f"{count_text(report.splits.embargo, 'bar')} dropped from the end of train and validation",
     }
     heading = "<p>Known data issues:</p>" if data.flaws else "<p>No known data issues.</p>"
     tail = data.flaws[FLAWS_SHOWN:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from finrl_pod.errors import count_text
 from finrl_pod.evaluate.metrics import METRIC_BY_NAME
 from finrl_pod_app.report.columns import (
     MISSING,
@@ -63,7 +64,7 @@ def tested_sentence(report: RunReport) -> str:
 def assets_text(report: RunReport) -> str:
     """The traded symbols in running text, such as "6 symbols of prices"."""
     count = len(report.data.symbols)
-    return f"{count} symbol{'s' * (count != 1)} of {report.data.name}" if count else report.data.name
+    return f"{count_text(count, 'symbol')} of {report.data.name}" if count else report.data.name
 
 
 def power_sentence(power: DetectableDifference) -> str:

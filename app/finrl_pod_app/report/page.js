@@ -35,18 +35,19 @@ if (save && window.top === window) {
 
 // Paper is narrower than a screen, and nothing can be opened on it.
 const PAPER_WIDTH = 680;
-const HALF_WIDTH = 328; // of charts side by side
+const HALF_WIDTH = 328; // of charts beside others; their heights in print make the first page a single one
 const folded = document.querySelectorAll("details:not([open])");
 addEventListener("beforeprint", () => {
   while (charts.length) draw(charts.shift());
   document.querySelectorAll(".js-plotly-plot").forEach((chart) => {
-    Plotly.relayout(chart, { width: chart.closest(".pair") ? HALF_WIDTH : PAPER_WIDTH });
+    const height = chart.classList.contains("low") ? 200 : 250;
+    Plotly.relayout(chart, chart.closest(".pair") ? { width: HALF_WIDTH, height } : { width: PAPER_WIDTH });
   });
   folded.forEach((details) => { details.open = true; });
 });
 addEventListener("afterprint", () => {
   folded.forEach((details) => { details.open = false; });
-  document.querySelectorAll(".js-plotly-plot").forEach((chart) => Plotly.relayout(chart, { width: null, autosize: true }));
+  document.querySelectorAll(".js-plotly-plot").forEach((chart) => Plotly.relayout(chart, { width: null, height: null, autosize: true }));
 });
 
 // A button of a legend shows or hides its strategy in every chart and legend.

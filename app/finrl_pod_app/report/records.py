@@ -309,7 +309,7 @@ class ActiveAttribution(Part):
 
 
 class ActiveWeights(Part):
-    """Mean weight of each asset over the tested bars less its mean weight in the base, the largest first."""
+    """Mean weight of each asset over the tested bars less its mean weight in the base."""
 
     base: str
     by_asset: Mapping[str, float]

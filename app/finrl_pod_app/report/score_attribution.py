@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from finrl_pod.errors import count_text
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import display_name, in_sentence, percent
 from finrl_pod_app.report.palette import area_colours
@@ -138,8 +139,8 @@ def scores_figure(attribution: ScoreAttribution) -> Any:
         marker={"color": charts.ZERO_LINE, "symbol": "diamond", "line": {"width": 1, "color": "#ffffff"}},
         hovertemplate="%{y}: %{x:+.3f}",
     )
-    figure.update_layout(barmode="relative", hovermode="closest", margin={"l": 90})
-    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    figure.update_layout(barmode="relative", hovermode="closest")
+    charts.set_name_axis(figure)
     figure.update_xaxes(title="score", showgrid=True, zeroline=True)
     return figure
 
@@ -150,5 +151,5 @@ def _bands(attribution: ScoreAttribution, columns: Sequence[Sequence[float]]) ->
     bands = list(zip(names, area_colours(NAMED_FEATURES), map(list, columns), strict=False))
     if other_columns := columns[NAMED_FEATURES:]:
         values = [sum(row) for row in zip(*other_columns, strict=True)]
-        bands.append((f"{len(other_columns)} others", charts.OTHERS_COLOUR, values))
+        bands.append((count_text(len(other_columns), "other"), charts.OTHERS_COLOUR, values))
     return bands

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from finrl_pod.errors import count_text
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, mandate_text, tables
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, in_sentence, number
@@ -97,7 +98,9 @@ def gate(report: RunReport) -> str:
     notes += [note(words)] if (words := trials + looks_sentence(report)) else []
     warnings = verdict.statistics.audit_warnings
     if issues := [warning for warning in warnings if warning in report.data.flaws]:
-        notes.append(note(f"{len(issues)} warnings of the audit are the known data issues under Data and splits."))
+        notes.append(
+            note(f"Known data issues, see Data and splits: {count_text(len(issues), 'warning')} of the audit.")
+        )
     if other_warnings := [warning for warning in warnings if warning not in issues]:
         notes += ["<p>Warnings of the audit:</p>", bullet_list(other_warnings)]
     rows = statistic_rows(report)
@@ -212,7 +215,7 @@ def drawdowns(report: RunReport) -> str:
     name = in_sentence(sheet.of)
     words = (
         f"The deepest drawdowns of {name}. Bars are those from the peak to the recovery, or to the end; "
-        f"the longest drawdown lasts {sheet.longest_drawdown[sheet.of]:,} bars."
+        f"the longest drawdown lasts {count_text(sheet.longest_drawdown[sheet.of], 'bar')}."
     )
     return section("Drawdowns", note(words) + tables.drawdowns_table(sheet.drawdowns))
 

@@ -14,6 +14,7 @@ TERMS = {  # word -> meaning, with links of the glossary; up to the first full s
     "active return": (
         "return of an account less the return of its base; per year: the mean over bars, not the difference of CAGRs"
     ),
+    "active weights": "weights of an account less the weights of its base",
     "active return by factor": (
         "mean active return per year as a sum: active weights at each close times exposures known then times the "
         "return of the factor in the next bar, before costs; a residual with its interval; costs less costs of the base"
@@ -26,7 +27,8 @@ TERMS = {  # word -> meaning, with links of the glossary; up to the first full s
         "active return less beta times the return of the base in excess of cash; the gate tests whether it is above 0"
     ),
     "bar": "one period of prices, such as a day",
-    "base": "the portfolio that an agent tilts, such as equal weight ([mandates](mandates.md))",
+    "baseline": "a simple strategy without training, to compare with",
+    "base": "the portfolio that an agent holds without an opinion, such as equal weight ([mandates](mandates.md))",
     "basis point": "one hundredth of a percent",
     "bootstrap": (
         "statistics of random samples of the data, drawn with replacement; of blocks of bars, to keep their order"
@@ -55,12 +57,15 @@ TERMS = {  # word -> meaning, with links of the glossary; up to the first full s
         "p-value of the gate allows for it. Not the number of distinct trials: trials of one cluster still differ"
     ),
     "ensemble": "agents that trade as one: the weights of the portfolio are the mean of theirs",
+    "equal risk contribution": "a portfolio in which each asset adds the same risk",
+    "equal weight": "the same value in each asset, restored every month; with buy and hold, only at the start",
     "excess return": "return less the return of cash",
     "factor": (
         "market beta (over 252 bars), 12-1 momentum, 5-day return or 252-bar volatility (as z-scores across the "
         "assets); its return in a bar is the slope of a regression of the returns of all assets"
     ),
     "gate": "the rules that a champion must pass before it may trade ([evaluation](evaluation.md#the-gate))",
+    "hierarchical risk parity": "a portfolio that splits risk over groups of similar assets, and within each group",
     "interval": "range of values that fit the data; of 100 intervals with a coverage of 90%, 90 contain the true value",
     "look": "an evaluation that shows results of a test period; each one makes the gate stricter",
     "look-back": "number of past bars that the encoder of a policy reads",
@@ -69,6 +74,10 @@ TERMS = {  # word -> meaning, with links of the glossary; up to the first full s
         "the account that only holds the base, traded as slowly as agents under the mandate trade; the gate compares "
         "with it"
     ),
+    "inverse volatility": "weights in inverse proportion to the volatility of each asset",
+    "mean variance": "the portfolio with the best return for its variance, both estimated from past returns",
+    "minimum variance": "the portfolio with the smallest variance, estimated from past returns",
+    "momentum": "to hold more of what rose before; momentum 12-1 counts twelve months without the last one",
     "minimum track record": (
         "number of bars after which a Sharpe ratio of this size is significant at 5% (Bailey and López de Prado 2012)"
     ),
@@ -96,6 +105,8 @@ TERMS = {  # word -> meaning, with links of the glossary; up to the first full s
         "share of splits of the data in which the best trial of one half is below the median of the other"
     ),
     "promoted": "allowed to trade: the champion passed every rule of the gate",
+    "residual momentum": "momentum of the part of past returns that the market does not explain",
+    "reversal": "to hold more of what fell before",
     "root": "the first ancestor in the lineage of an agent",
     "shard": "a worker that trains one assignment of a tournament at a time",
     "selection bias": (
@@ -109,8 +120,8 @@ TERMS = {  # word -> meaning, with links of the glossary; up to the first full s
     ),
     "tilt": "base weights are multiplied by factors between e^-tilt and e^tilt, then scaled to their sum",
     "too little data": (
-        "a test that shows an edge with a probability of 80% only if its information ratio is above 1: about eight "
-        "years at a first look"
+        "a test that would miss a usual edge: it shows one with a probability of 80% only if its information ratio is "
+        "above 1, as about eight years at a first look do"
     ),
     "transfer coefficient": "correlation of the active weights that an agent wants with those it holds",
     "trial": "a trained and scored agent, or the champion of a run; every one is counted",
@@ -119,10 +130,14 @@ TERMS = {  # word -> meaning, with links of the glossary; up to the first full s
 }
 
 
+NOTE_PLACE = "<!-- terms -->"
+
+
 def explain(sections: Iterable[str]) -> list[str]:
     """Sections of a page as HTML, each with a note on the terms that the page uses there for the first time.
 
-    A term is explained already if a section defines it, as `definition_texts` does. The note ends the section.
+    A term is explained already if a section defines it, as `definition_texts` does. The note ends the section, or is at
+    its `NOTE_PLACE`.
     """
     explained_terms: set[str] = set()
     explained_sections = []
@@ -138,7 +153,8 @@ def explain(sections: Iterable[str]) -> list[str]:
                     texts.append(meanings[term])
         note = f'<p class="note terms">{definition_texts(meanings)}.</p>' if meanings else ""
         start, tag, end = section.rpartition("</")
-        explained_sections.append(f"{start}{note}{tag}{end}")
+        whole = section.replace(NOTE_PLACE, note) if NOTE_PLACE in section else f"{start}{note}{tag}{end}"
+        explained_sections.append(whole)
     return explained_sections
 
 

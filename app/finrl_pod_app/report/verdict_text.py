@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
+from finrl_pod.errors import count_text
 from finrl_pod.evaluate.metrics import METRIC_BY_NAME
 from finrl_pod.evaluate.significance import upper_tail
 from finrl_pod_app.report.columns import (
@@ -36,7 +37,8 @@ CREDIBLE_RATIO = 2.0  # annual Sharpe ratio over a reference that a test should 
 INTERVAL_METRICS = tuple(METRIC_BY_NAME[name] for name in ("sharpe", "annual_return", "max_drawdown"))
 ACCOUNT = 100_000  # account of the examples, in dollars
 DEMONSTRATION = (
-    "Demonstration: these years were used to build finrl_pod, and the stocks were chosen because they survived."
+    "Demonstration: these years were used to build finrl_pod, and the stocks were chosen because they survived. The "
+    "figures are no evidence."
 )
 FIXED_TILTS = ("momentum", "reversal", "low_volatility")  # rungs of the ladder
 _CAUSES = {
@@ -293,9 +295,9 @@ def trials_text(verdict: Verdict) -> str:
         return ""
     effective = verdict.edge.tests.deciding.effective_trials if verdict.edge else None
     selection = "" if effective is None else f"; the p-value allows for {effective:.1f} effective trials"
-    runs = f" by {trials.runs:,} run{'s' * (trials.runs != 1)}"
+    runs = f" by {count_text(trials.runs, 'run')}"
     distinct = f", {trials.clustered:,} of them distinct"
-    trial_count = f"{trials.raw:,} trial{'s' * (trials.raw != 1)} (trained agents and champions)"
+    trial_count = f"{count_text(trials.raw, 'trial')} (trained agents and champions)"
     return f"{trial_count} on this data{runs}{distinct}{selection}"
 
 
@@ -340,7 +342,7 @@ def statistic_rows(report: RunReport) -> list[tuple[str, str, str]]:
             (trials.clustered if trials else None, statistics.deflated_sharpe_clustered),
         ):
             if count is not None and value is not None:
-                words = f"of the active returns on validation, against {count:,} trial{'s' * (count != 1)}"
+                words = f"of the active returns on validation, against {count_text(count, 'trial')}"
                 rows.append(("Deflated Sharpe ratio", percent(value, unit="%"), words))
         bars = statistics.minimum_track_record
         rows.append(("Minimum track record", number(bars, 0), "bars with active returns as on test"))
@@ -370,7 +372,7 @@ def looks_sentence(report: RunReport) -> str:
 def best_of_looks(report: RunReport) -> str:
     """How many looks at the test period its figures may be the best of; empty if they are not of the test period."""
     looks = max(report.looks_at_test, report.looks_so_far)
-    return f"best of {looks:,} look{'s' * (looks != 1)}" if report.looks_at_test and report.split == "test" else ""
+    return f"best of {count_text(looks, 'look')}" if report.looks_at_test and report.split == "test" else ""
 
 
 def few_bars_sentence(bars: int, bars_per_year: float, level: float) -> str:

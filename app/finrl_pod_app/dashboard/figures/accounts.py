@@ -1,4 +1,4 @@
-"""Figures of accounts that the report lacks: monthly returns, turnover of several strategies, and active growth.
+"""Figures of accounts that the report lacks: monthly returns, turnover of several strategies, alpha and beta.
 
 `finrl_pod_app.report.charts` has the other figures of runs and comparisons.
 """
@@ -15,7 +15,7 @@ from finrl_pod.evaluate.tearsheet import compound_return, monthly_returns, rolli
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures.prices import heat_map
-from finrl_pod_app.dashboard.queries.comparison import Curve, active_growth, comparable
+from finrl_pod_app.dashboard.queries.comparison import Curve, comparable
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import display_name, percent
 from finrl_pod_app.report.palette import Style
@@ -73,16 +73,6 @@ def turnover(results: Sequence[BacktestResult], styles: Styles) -> Any:
         )
     figure.update_layout(barmode="group")
     figure.update_yaxes(tickformatstops=charts.PERCENT_TICKS, rangemode="tozero", title="monthly turnover")
-    return figure
-
-
-def active_growth_figure(curves: Mapping[str, Curve], benchmark: str, styles: Styles) -> Any:
-    """Growth of each strategy relative to the benchmark, minus one."""
-    strategies = comparable(curves, benchmark)
-    values = {name: active_growth(curve, curves[benchmark]) for name, curve in strategies.items()}
-    figure = charts.line_figure(strategies, values, "%{y:.2%}", styles)
-    figure.add_hline(y=0, line={"color": theme.NEUTRAL, "width": 1, "dash": "dot"})
-    figure.update_yaxes(tickformatstops=charts.PERCENT_TICKS, title="growth over the benchmark")
     return figure
 
 

@@ -26,7 +26,6 @@ ACCOUNT, REPLAY = PALETTE[0], PALETTE[3]
 DAY_MS = 24 * 3600 * 1000
 MAX_DAILY_TICKS = 8  # sessions that get a tick each
 MAX_ASSETS = 20  # with the largest contributions; the table has all
-BAR_HEIGHT, BAR_MARGIN = 24, 90  # pixels of a horizontal bar, and above and below all
 
 
 def equity(difference: BacktestDifference, capital: float) -> Any:
@@ -115,15 +114,15 @@ def contributions(profits: ProfitAndLoss) -> Any:
     parts = profits.parts.assign(points=contributions_of(profits.parts))
     table = parts.groupby(["symbol", "strategy"]).points.sum().unstack("strategy", fill_value=0)
     total = table.sum(axis=1)
-    largest = total[total.abs().nlargest(MAX_ASSETS).index].sort_values().index
+    largest = total[total.abs().nlargest(MAX_ASSETS).index].sort_values(ascending=False).index
     for name, colour in zip(table.columns, PALETTE * len(table.columns), strict=False):
         figure.add_bar(
             x=table.loc[largest, name], y=[escape_html(symbol) for symbol in largest], name=escape_html(name),
             orientation="h", marker_color=colour, hovertemplate="%{x:.2%}",
         )  # fmt: skip
-    figure.update_layout(barmode="relative", height=BAR_MARGIN + BAR_HEIGHT * max(len(largest), 3))
+    figure.update_layout(barmode="relative")
     figure.update_xaxes(title_text="contribution to the return", tickformatstops=charts.PERCENT_TICKS, zeroline=True)
-    figure.update_yaxes(type="category", showgrid=False)
+    charts.set_name_axis(figure)
     return figure
 
 

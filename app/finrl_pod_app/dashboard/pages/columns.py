@@ -64,7 +64,7 @@ def _number(label: str, form: str, **options: Any) -> ColumnConfig:
 
 def label_column(label: str) -> ColumnConfig:
     """Column of the names of rows."""
-    return _text(label, "small", pinned=True)
+    return _text(label, "medium", pinned=True)
 
 
 _time = partial(column.DatetimeColumn, format="YYYY-MM-DD HH:mm:ss z", timezone=ZONE)
@@ -109,14 +109,14 @@ PROFIT_AMOUNTS: Columns = {
 }
 PROFIT: Columns = {
     "profit": _number("Profit", "dollar", help="Change in equity without deposits and withdrawals."),
-    "return": _number("Return", "%.2f%%", help="Time-weighted: profit over the equity at the start of the day."),
+    "return": _number("Return", "%+.2f%%", help="Time-weighted: profit over the equity at the start of the day."),
     **PROFIT_AMOUNTS,
     "flow": _number("Deposits", "dollar", help="Deposits less withdrawals; no profit."),
     "equity": _number("Equity", "dollar", help="At the last close."),
 }
 CONTRIBUTION = _number(
     "Contribution",
-    "%.2f%%",
+    "%+.2f%%",
     help="To the return of the period, in points: daily profit over the account equity at the start of the day. The "
     "contributions add up to the return.",
 )
@@ -179,7 +179,6 @@ REASONS: Columns = {
 }
 PRICE_FILLS: Columns = {name: FILLS[name] for name in ("time", "strategy", "side", "quantity", "price")}
 SLIPPAGE: Columns = {
-    "group": _text("Symbol or size of order", "small", pinned=True),
     "fills": _number("Fills", SHARES),
     "value": _number("Value traded", "dollar"),
     "cost": _number("Shortfall", "dollar", help="Against the prices at the decision; negative is a gain."),

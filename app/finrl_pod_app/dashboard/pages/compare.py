@@ -20,7 +20,7 @@ from finrl_pod_app.dashboard.figures.accounts import Styles
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.address import BOUND, default_to, follow_default
 from finrl_pod_app.dashboard.pages.columns import definition
-from finrl_pod_app.dashboard.pages.result_views import BAR_HEIGHT, show_rules
+from finrl_pod_app.dashboard.pages.result_views import show_rules
 from finrl_pod_app.dashboard.pages.run_list import show_differences
 from finrl_pod_app.dashboard.pages.widgets import (
     damaged_note,
@@ -276,9 +276,8 @@ def _show_strategy(view: str, name: str, decisions: DecisionTable, curve: Curve,
     elif view == "Profit by asset":
         result = comparison.backtest_of(name, decisions, cost)
         figure = profit_figure(comparison.profit_of(result, decisions, cost))
-        height = 80 + BAR_HEIGHT * len(figure.data[0].y)
         alt = f"Profit of {display_name(name)} by asset, before costs."
-        show_figure(figure, f"profit of {name} by asset, {period}", alt=alt, height=height)
+        show_figure(figure, f"profit of {name} by asset, {period}", alt=alt, height=None)
         st.caption(
             f"{theme.escape_markdown(period)}, before costs: the change in value of a holding with its dividends, less "
             "what was paid for it."
@@ -401,7 +400,7 @@ def _show_exports(decisions: Mapping[str, DecisionTable], cost: float, period: s
 
     name = f"{'-'.join(decisions)}-{period.replace(' ', '-')}".replace("/", "-")
     bars_file, weights_file = (f"{kind}-{name[:MAX_FILE_NAME]}.csv" for kind in ("bars", "weights"))
-    with st.container(horizontal=True):
+    with st.container(horizontal=True, vertical_alignment="center"):
         st.download_button("Bars (CSV)", lambda: tables()[0], bars_file, "text/csv", icon=":material/table:")
         st.download_button("Weights (CSV)", lambda: tables()[1], weights_file, "text/csv", icon=":material/table:")
         st.caption("The camera icon above a figure saves it as PNG.")
@@ -421,7 +420,7 @@ def _show_benchmark(curves: Mapping[str, Curve], styles: Styles, period: str) ->
     label = display_name(base)
     alt = f"Statistics of each strategy against {label}."
     show_metrics(comparison.active_table(curves, base), comparison.ACTIVE_METRICS, alt=alt)
-    figure = figures.active_growth_figure(curves, base, styles)
+    figure = charts.active_growth_figure(curves, base, styles)
     alt = f"Growth of each strategy relative to {label}."
     show_figure(figure, f"growth over {base}, {period}", alt=alt, height=360)
     figure = figures.rolling_alpha_beta_figure(curves, base, styles)

@@ -201,9 +201,10 @@ def _show_costs(journal: paper_journal.Journal, slippage: paper_performance.Slip
     st.markdown(theme.escape_markdown(paper_performance.slippage_summary(slippage)))
     alt = "Implementation shortfall by session, its cumulative mean, and the modelled cost."
     PAPER_FIGURES.show(_slippage_figure, (journal,), "paper-slippage", alt=alt)
-    for group in ("symbol", "size"):
+    for group, label in (("symbol", "Symbol"), ("size", "Order size")):
         table = paper_performance.slippage_by(journal, group)
-        show_table(table, columns.SLIPPAGE, f"paper-costs-{group}", alt=f"Implementation shortfall by {group}")
+        headings = {"group": columns.label_column(label), **columns.SLIPPAGE}
+        show_table(table, headings, f"paper-costs-{group}", alt=f"Implementation shortfall by {group}")
     st.caption(
         "Paper fills are no evidence of real costs: no order moves a price there. The break-even cost of a promotion "
         "never uses them."

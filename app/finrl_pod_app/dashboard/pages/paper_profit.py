@@ -29,7 +29,7 @@ def show_profit(journal: Journal, period: Period) -> None:
         st.info("Profit and loss appear after the first session.")
         return
     total = float(profit.sessions.profit.sum())
-    text = f"{theme.signed_money(total, 2)} in the period, a return of {theme.percent(profit.total_return, 2)}."
+    text = f"{theme.signed_money(total, 2)} in the period, a return of {theme.signed_percent(profit.total_return)}."
     st.markdown(theme.escape_markdown(text))
     names = [interval.value for interval in Interval]
     name = st.segmented_control("By", names, default=Interval.DAY.value, required=True, key="by", bind=BOUND)

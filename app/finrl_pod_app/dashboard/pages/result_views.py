@@ -135,9 +135,6 @@ def _show_usage(usage: Mapping[str, MandateUsage]) -> None:
     show_text_table(pd.DataFrame(rows), headings, alt=alt)
 
 
-BAR_HEIGHT = 26  # pixels
-
-
 def show_profit(run: runs.RunFiles, report: RunReport) -> None:
     """Draw the parts of a report on the profit."""
     _show_benchmark(report)
@@ -187,9 +184,7 @@ def _profit_figure(run: runs.RunFiles) -> Any:
     attribution = cached.report(run).attribution
     if attribution is None:
         return None
-    figure = contribution.profit_figure(attribution)
-    figure.update_layout(height=80 + BAR_HEIGHT * len(figure.data[0].y))
-    return figure
+    return contribution.profit_figure(attribution)
 
 
 def _capacity_figure(run: runs.RunFiles) -> Any:
@@ -221,6 +216,4 @@ def _scores_figure(run: runs.RunFiles) -> Any:
     attribution = cached.report(run).score_attribution
     if attribution is None:
         return None
-    figure = score_attribution.scores_figure(attribution)
-    figure.update_layout(height=80 + BAR_HEIGHT * len(figure.data[0].y))
-    return figure
+    return score_attribution.scores_figure(attribution)

@@ -9,6 +9,7 @@ from typing import Any
 
 import streamlit as st
 
+from finrl_pod.errors import count_text
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions.run_changes import (
     MAX_TAG,
@@ -101,7 +102,7 @@ def _show_heading(run: runs.RunFiles, summary: runs.RunSummary, status: runs.Sta
         summary.data,
         f"tested {first} to {last}",
         summary.algorithm,
-        f"{summary.pods} pods, {summary.generation} of {summary.generations} generations",
+        f"{count_text(summary.pods, 'pod')}, {summary.generation} of {count_text(summary.generations, 'generation')}",
         f"seed {summary.seed}",
     ]
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -171,8 +172,8 @@ def _equity_figure(run: runs.RunFiles, all_baselines: bool) -> Any:
 def _active_figure(run: runs.RunFiles) -> Any:
     results = cached.curves(run)
     report = cached.report(run)
-    style = report_styles(results)[report.subject]
-    return charts.active_growth_figure(results[report.subject], results[report.base], style)
+    accounts = {name: results[name] for name in (report.subject, report.base)}
+    return charts.active_growth_figure(accounts, report.base, report_styles(results))
 
 
 def _show_allocation(run: runs.RunFiles, report: RunReport) -> None:
@@ -180,7 +181,7 @@ def _show_allocation(run: runs.RunFiles, report: RunReport) -> None:
     if weights := report.active_weights:
         alt = "Mean weight of each asset less its mean weight in the base."
         key = f"over- and underweights of {run.name}, {period}"
-        RUN_FIGURES.show(_active_weights_figure, (run,), key, alt=alt, height=440)
+        RUN_FIGURES.show(_active_weights_figure, (run,), key, alt=alt, height=None)
         base = theme.escape_markdown(in_sentence(weights.base))
         st.caption(f"Over- and underweights: mean weight of the champion less its mean weight in {base}.")
     alt = "Weights of the champion over time, stacked, with cash."

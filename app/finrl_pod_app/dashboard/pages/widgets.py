@@ -31,6 +31,7 @@ from finrl_pod_app.report.verdict_text import best_of_looks
 Columns = Mapping[str, ColumnConfig | str]  # heading or configuration by column of a frame, in their order
 ROW_HEIGHT = 35  # pixels
 DEFAULT_HEIGHT = 380  # pixels of a figure
+BAR_HEIGHT, BARS_MARGIN = 26, 90  # pixels of a horizontal bar, and above and below all
 # Colour and icon of each level of a status.
 LEVELS = {
     "good": ("green", "check_circle"),
@@ -41,14 +42,20 @@ LEVELS = {
 MAX_VISIBLE_ROWS = 12  # the others are reached by scrolling
 
 
-def show_figure(figure: Any, key: str, *, alt: str, height: int = DEFAULT_HEIGHT) -> None:
-    """Draw a figure as wide as its column. key: unique on the page. alt: description for screen readers."""
+def show_figure(figure: Any, key: str, *, alt: str, height: int | None = DEFAULT_HEIGHT) -> None:
+    """Draw a figure as wide as its column.
+
+    key: unique on the page. alt: description for screen readers. height: in pixels, None for the height that the
+    horizontal bars of the figure need.
+    """
     draw_figure(finish_figure(figure, dark=is_dark(), height=height), key, alt=alt)
 
 
 def finish_figure(figure: Any, *, dark: bool, height: int | None) -> Any:
-    """Set template and height of a figure, and return it. height: None to keep the height of the figure."""
-    figure.update_layout(template=theme.template(dark=dark), height=figure.layout.height if height is None else height)
+    """Set template and height of a figure, and return it. Parameters are described in `show_figure`."""
+    if height is None:
+        height = BARS_MARGIN + BAR_HEIGHT * max(len(bars.y) for bars in figure.data)
+    figure.update_layout(template=theme.template(dark=dark), height=height)
     return figure
 
 
@@ -187,7 +194,7 @@ def show_equity(summary: Summary, width: int) -> None:
         delta_color="off",  # red is for what stops trading
     )
     help_text = "Time-weighted: deposits and withdrawals are no returns."
-    st.metric("Return", theme.percent(summary.total, 2), help=help_text, width=width)
+    st.metric("Return", theme.signed_percent(summary.total), help=help_text, width=width)
 
 
 def show_looks(report: RunReport) -> None:
@@ -300,8 +307,8 @@ class FigureCache:
         """Draw make(*contents). It is called once per contents, height and scheme of colours.
 
         make: a function of a module, since a new function has no entries. contents: all that the figure depends on, as
-        records that are equal only if what they stand for is, such as `RunFiles`. Parameters are described in
-        `show_figure`. height: None if the figure has one.
+        records that are equal only if what they stand for is, such as `RunFiles`. Other parameters are described in
+        `show_figure`.
         """
         draw_figure(self._figure(make, contents, is_dark(), height), key, alt=alt)
 
