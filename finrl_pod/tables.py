@@ -13,9 +13,9 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -26,6 +26,7 @@ from finrl_pod.memory import MIB, release_mapped_pages, release_with_freed_memor
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.weak import WeakTensorKeyDictionary
 
     from finrl_pod.types import Tensor
 
@@ -33,6 +34,8 @@ MAPPED_VARIABLE = "FINRL_POD_MAPPED_MIB"  # size from which tables are mapped, i
 MAPPED_BYTES = 8 * MIB  # its default
 BLOCK_BYTES = 4 * MIB  # of a table that is computed at a time
 FOLDER = ".tables"  # of the store
+Derived = TypeVar("Derived")
+_derived: WeakTensorKeyDictionary | None = None  # values of `once` by table
 
 
 def new_table(shape: Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[Any]:
@@ -66,8 +69,29 @@ def stored(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def in_dtype(table: Tensor, dtype: torch.dtype) -> Tensor:
-    """The table [T, ...] in a dtype: itself, or a new one as `rows_table` makes it."""
-    return table if table.dtype == dtype else rows_table(lambda rows: table[rows], table, dtype)
+    """The table [T, ...] in a dtype: itself, or one that is made once."""
+    if table.dtype == dtype:
+        return table
+    return once(table, dtype, lambda: rows_table(lambda rows: table[rows], table, dtype))
+
+
+def once(table: Tensor, key: Hashable, make: Callable[[], Derived]) -> Derived:
+    """What `make` computes of a table alone, computed once while the table is in use: nobody may change it.
+
+    key: what is computed, with all numbers that it depends on besides.
+    """
+    global _derived
+    if _derived is None:
+        from torch.utils.weak import WeakTensorKeyDictionary
+
+        _derived = WeakTensorKeyDictionary()
+    if table not in _derived:
+        _derived[table] = {}
+    values: dict[Hashable, Any] = _derived[table]
+    if key not in values:
+        values[key] = make()
+    result: Derived = values[key]
+    return result
 
 
 def rows_table(of_rows: Callable[[slice], Tensor], template: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -92,7 +116,8 @@ def has_nan(table: Tensor) -> bool:
     """Whether a table [T, ...] has a NaN."""
     if table.device.type != "cpu":
         return bool(table.isnan().any())
-    return any(bool(table[rows].isnan().any()) for rows in _blocks(len(table), table.nbytes))
+    blocks = _blocks(len(table), table.nbytes)
+    return once(table, "has NaN", lambda: any(bool(table[rows].isnan().any()) for rows in blocks))
 
 
 def _blocks(length: int, size: int) -> Iterator[slice]:

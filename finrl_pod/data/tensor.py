@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -245,16 +246,31 @@ def _dividends(dividend: Floats, delisted: Bools) -> Floats:
 
 def _first_defined_bar(raw: NDArray[np.float32], tradable: Bools, features: tuple[Feature, ...]) -> int:
     """First bar at which a tradable ticker has all features defined that are not optional."""
-    optional = np.array([feature.is_optional for feature in features], dtype=bool)
-    for rows in row_blocks(raw.shape):
-        ready: Bools = np.any(tradable[rows] & (np.isfinite(raw[rows]) | optional).all(axis=-1), axis=-1)
-        if ready.any():
-            return int(rows.start) + int(ready.argmax())
-    names = ", ".join(feature.name for feature in features if not feature.is_optional)
+    required = [i for i, feature in enumerate(features) if not feature.is_optional]
+    first = _first_complete_bar(raw, tradable, required)
+    if first is not None:
+        return first
+    names = ", ".join(features[i].name for i in required)
     raise UndefinedFeatureError(
         f"the features {names or '(none)'} are never defined together in {len(raw)} bars; "
         "use more bars or features with shorter windows"
     )
+
+
+def first_defined_bar(market: MarketTensor, names: Sequence[str]) -> int:
+    """First bar at which a tradable ticker has these features of a market defined, or the number of bars."""
+    columns = [market.feature_names.index(name) for name in names]
+    first = _first_complete_bar(market.raw_features.numpy(), market.tradable.numpy(), columns)
+    return len(market.times) if first is None else first
+
+
+def _first_complete_bar(raw: NDArray[np.float32], tradable: Bools, columns: Sequence[int]) -> int | None:
+    """First bar of raw features [T, N, F] at which a tradable ticker has all these columns defined."""
+    for rows in row_blocks(raw.shape):
+        is_complete: Bools = np.any(tradable[rows] & np.isfinite(raw[rows][..., columns]).all(axis=-1), axis=-1)
+        if is_complete.any():
+            return int(rows.start) + int(is_complete.argmax())
+    return None
 
 
 # ---------------------------------------------------------------------- normalisation

@@ -30,7 +30,7 @@ import torch
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.weight_limits import HELD, NO_LIMIT, GroupLimits, NameLimits, few_names, limit_weights
 from finrl_pod.settings.run import MandateConfig
-from finrl_pod.tables import in_dtype, rows_table
+from finrl_pod.tables import in_dtype, once, rows_table
 from finrl_pod.types import Bools, MarketTensor, Tensor, Times
 
 TILT_SCALE = 2.0  # actions in [-1, 1] times this are scores: tanh(2) is 0.96 of the largest tilt
@@ -325,7 +325,12 @@ class MandateTable:
                     f"mandate.base = {config.base!r} needs a market with its weights; build it with "
                     "finrl_pod_strategies.base_portfolios.with_base"
                 )
-            self.base = rows_table(lambda rows: equal_base(market.tradable[rows]), market.close, dtype)
+            tradable = market.tradable
+            self.base = once(
+                tradable,
+                ("equal base", dtype),
+                lambda: rows_table(lambda rows: equal_base(tradable[rows]), market.close, dtype),
+            )
         else:
             self.base = in_dtype(base, dtype)
         self.tradable = market.tradable

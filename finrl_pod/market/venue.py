@@ -25,7 +25,7 @@ from finrl_pod.market.costs import (
 )
 from finrl_pod.market.execution import ExecutionRules, Fills, account_equity, cash_floor, execute, split_purchases
 from finrl_pod.native.device import on_device
-from finrl_pod.tables import has_nan, in_dtype, rows_table
+from finrl_pod.tables import has_nan, in_dtype, once, rows_table
 from finrl_pod.types import Floats, MarketTensor, Tensor, Times
 
 DAYS_PER_YEAR = 365
@@ -105,7 +105,12 @@ class Venue:
             self.cost_rate += sum(model.share for model in spreads)
             self._plain_rules = replace(self.rules, cost_rate=self.cost_rate, frictions=None)
             if (half_spread := self._half_spread) is not None:
-                self.cost_rates = rows_table(lambda rows: half_spread[rows] + self.cost_rate, half_spread, dtype)
+                rate = self.cost_rate
+                self.cost_rates = once(
+                    half_spread,
+                    ("cost rates", rate, dtype),
+                    lambda: rows_table(lambda rows: half_spread[rows] + rate, half_spread, dtype),
+                )
 
     def fill_trades(
         self,

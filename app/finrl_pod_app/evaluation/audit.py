@@ -129,8 +129,9 @@ def audit_run(path: Path, scope: AuditScope = FULL_SCOPE, *, on_step: OnStep = l
     config = run.config
     panel = load_run_panel(config, run.data_sha256, path)
     splits = make_splits(panel.times, config.splits)
-    last_decision = training_env(config, make_market(panel, config, splits), splits, (0,)).last
-    return audit_champion(run, panel, config, champion_of(run, config), last_decision, scope, on_step=on_step)
+    market = make_market(panel, config, splits)
+    last_decision = training_env(config, market, splits, (0,)).last
+    return audit_champion(run, panel, config, champion_of(run, config), market, last_decision, scope, on_step=on_step)
 
 
 def audit_champion(
@@ -138,6 +139,7 @@ def audit_champion(
     panel: Panel,
     config: RunConfig,
     members: ChampionMembers,
+    market: MarketTensor,
     last_decision: int,
     scope: AuditScope = FULL_SCOPE,
     *,
@@ -146,8 +148,9 @@ def audit_champion(
 ) -> Audit:
     """Audit the champion of a run, from its prices to its decisions.
 
-    last_decision: last bar at which the training environments decide. costs: also check other costs and delays on the
-    validation bars, against the reference of the gate. They can lead to warnings but not to failures.
+    market: what the agents were trained on. last_decision: last bar at which the training environments decide. costs:
+    also check other costs and delays on the validation bars, against the reference of the gate. They can lead to
+    warnings but not to failures.
     """
     first_record = opened_files.number()
     opened_files.watch()
@@ -158,6 +161,8 @@ def audit_champion(
     strategies = {"champion": champion}
     if len(snapshots) > 1:
         strategies |= {agent: PolicyStrategy([snapshot], name=agent) for agent, snapshot in snapshots.items()}
+    restart = forget_modules if kept_files(dataclasses.asdict(config)) else None
+    is_trained_market = restart is None and market.normaliser == _champion_normaliser(champion)
     pipeline = Pipeline(
         name="champion",
         panel=panel,
@@ -167,10 +172,12 @@ def audit_champion(
         out_of_sample=splits.train.last + 1,
         strategies=strategies,
         make_env=audit_env_factory(config.environment, config.mandate),
-        restart=forget_modules if kept_files(dataclasses.asdict(config)) else None,
+        restart=restart,
+        trained=market if is_trained_market else None,
     )
     on_step("leakage")
-    market = _market_builder(config, champion.normaliser)(panel)
+    if not is_trained_market:
+        market = _market_builder(config, champion.normaliser)(panel)
     normaliser_findings = check_normaliser(market, champion.normaliser, (splits.train.first, splits.train.last))
     release_mapped_pages()
     leakage_findings = [

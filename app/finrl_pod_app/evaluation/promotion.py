@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import torch
 from finrl_pod_envs.member_accounts import simulate_ensemble, simulate_members
 from finrl_pod_strategies.base_portfolios import with_base
 from finrl_pod_strategies.baselines import run_baselines
@@ -18,7 +17,7 @@ from finrl_pod_strategies.mandate_account import DecisionRecorder, DesiredTilts
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.splits import Span, Splits
-from finrl_pod.data.tensor import build_market
+from finrl_pod.data.tensor import build_market, first_defined_bar
 from finrl_pod.errors import DataError, FeatureError
 from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
@@ -175,7 +174,7 @@ def evaluate_champion(
     if verdict is None:
         scope = AuditScope(PROBES, DataSettings().window, deployed=True)
         audit = audit_champion(
-            *(run, panel, config, members, context.last_decision, scope),
+            *(run, panel, config, members, context.market, context.last_decision, scope),
             costs=False,
             on_step=lambda step: on_stage("audit", f"auditing the champion: {step}"),
         )
@@ -366,17 +365,19 @@ def _fixed_tilts(context: EvaluationContext, span: Span) -> dict[str, Curve]:
     panel = context.panel
     train = context.splits.train
     names = tuple(dict.fromkeys(feature for feature, _ in FIXED_TILTS.values()))
-    try:
-        market = build_market(panel, names, (train.first, train.last), config.environment.fill)
-    except FeatureError:
-        return {}
-    market = with_base(market, panel, config.mandate)
-    rows = []
-    for feature, sign in FIXED_TILTS.values():
-        weights = np.zeros(len(names))
-        weights[names.index(feature)] = sign
-        rows.append(scaled(weights, market, max(train.first, market.first), train.last))
-    return dict(zip(FIXED_TILTS, _linear(context, market, torch.stack(rows), span), strict=True))
+    market = context.market
+    if not set(names) <= set(market.feature_names):
+        try:
+            market = build_market(panel, names, (train.first, train.last), config.environment.fill)
+        except FeatureError:
+            return {}
+        market = with_base(market, panel, config.mandate)
+    weights = np.zeros((len(FIXED_TILTS), len(market.feature_names)))
+    for row, (feature, sign) in zip(weights, FIXED_TILTS.values(), strict=True):
+        row[market.feature_names.index(feature)] = sign
+    first = max(train.first, first_defined_bar(market, names))
+    accounts = _linear(context, market, scaled(weights, market, first, train.last), span)
+    return dict(zip(FIXED_TILTS, accounts, strict=True))
 
 
 def _linear(context: EvaluationContext, market: MarketTensor, weights: Tensor, span: Span) -> list[Curve]:

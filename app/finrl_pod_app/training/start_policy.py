@@ -106,7 +106,7 @@ def score_updates(
     bars = np.arange(first, last + 1)
     embargo = config.splits.embargo
     fold_masks = [(bars < a - embargo) | (bars >= b + embargo) for a, b in blocks]
-    solved_weights = torch.stack([scaled(solve(tilts.at(mask)), market, first, last) for mask in fold_masks])
+    solved_weights = scaled(np.stack([solve(tilts.at(mask)) for mask in fold_masks]), market, first, last)
     learner = Learner(env, agent, seed=key(config.seed, 0, "folds"), threads=config.threads, start=solved_weights)
     score = _scorer(config, market, blocks, (first, last))
     ratios = []

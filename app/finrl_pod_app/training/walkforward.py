@@ -327,7 +327,7 @@ def _audit_messages(
         label = f"fold {fold_run.fold.number}, seed {fold_run.seed}"
         on_stage(f"auditing {label}")
         context = fold_run.context
-        subject = (fold_run.run, context.panel, context.config, fold_run.members, context.last_decision)
+        subject = (fold_run.run, context.panel, context.config, fold_run.members, context.market, context.last_decision)
         audit = audit_champion(*subject, AuditScope(PROBES), costs=False)
         failures += [f"{label}: {finding.message}" for finding in audit.findings if finding.status == "fail"]
         warnings |= dict.fromkeys(finding.message for finding in audit.findings if finding.status == "warn")

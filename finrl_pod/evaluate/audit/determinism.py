@@ -37,11 +37,19 @@ def check_determinism(pipeline: Pipeline, bars: int = BARS) -> list[Finding]:
     """Build markets, decisions and environments twice and require bitwise equality.
 
     Features are compared on all bars, decisions of the first strategy on `bars` bars after training, and decisions
-    of members of an ensemble on `MEMBER_BARS`. One market is kept at a time.
+    of members of an ensemble on `MEMBER_BARS`. The market that agents were trained on counts as one of the two builds;
+    without one, one market is kept at a time.
     """
-    first_build = _observe(pipeline, bars)
+    panel = pipeline.prepare_panel(pipeline.panel)
+    first_build = _observe(
+        pipeline, panel, pipeline.build(panel) if pipeline.trained is None else pipeline.trained, bars
+    )
     release_freed_memory()  # an environment in a reference cycle would keep the market
-    second_build = _observe(pipeline, bars)
+    if pipeline.trained is not None:
+        second_build = _observe(pipeline, *pipeline.whole, bars)
+    else:
+        panel = pipeline.prepare_panel(pipeline.panel)
+        second_build = _observe(pipeline, panel, pipeline.build(panel), bars)
     findings = []
     for name, rows in first_build.rows.items():
         if not np.array_equal(rows, second_build.rows[name]):
@@ -67,13 +75,11 @@ class _Observed(NamedTuple):
     steps: list[RolloutStep]
 
 
-def _observe(pipeline: Pipeline, bars: int) -> _Observed:
-    panel = pipeline.prepare_panel(pipeline.panel)
+def _observe(pipeline: Pipeline, panel: Panel, market: MarketTensor, bars: int) -> _Observed:
     rows = {
         f"the preparation of {column}": row_fingerprints(getattr(panel, column))
         for column in (*panel.columns, "tradable")
     }
-    market = pipeline.build(panel)
     features = market.features.cpu().numpy()
     rows |= {f"feature {name}": row_fingerprints(features[..., i]) for i, name in enumerate(market.feature_names)}
     first = pipeline.out_of_sample

@@ -73,7 +73,8 @@ class Pipeline:
     fitted normaliser frozen. strategies: names and strategies, an ensemble before its members; may be empty.
     make_env(market, first, last): an environment whose decisions lie on bars first to last, or None. out_of_sample:
     first bar after training; decisions are probed from here to the last bar. restart: imports the code of features and
-    preparation again, so that it keeps nothing from earlier computations; None if it has no state.
+    preparation again, so that it keeps nothing from earlier computations; None if it has no state. trained: market that
+    agents were trained on, if there is one; it must equal what `build` makes of the panel.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Pipeline:
     make_env: Callable[[MarketTensor, int, int], VecEnv] | None = None
     prepare: Callable[[Panel], Panel] = lambda panel: panel
     restart: Callable[[], None] | None = None
+    trained: MarketTensor | None = None
 
     def prepare_panel(self, panel: Panel) -> Panel:
         """Prepared prices. Raises PreparationError if the preparation drops or adds tickers or bars."""

@@ -28,6 +28,7 @@ from finrl_pod.evaluate.metrics import simple_returns
 from finrl_pod.evaluate.significance import regression_slope
 from finrl_pod.market.mandate import without_name_limits
 from finrl_pod.market.protocols import MarketVecEnv
+from finrl_pod.memory import release_mapped_pages
 from finrl_pod.random import generators
 from finrl_pod.rl.acting import MeanActor, SimulateMembers, run_members
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics, Population
@@ -127,15 +128,28 @@ def solve(returns: TiltReturns, ridge: float = RIDGE) -> Floats:
 
 
 def scaled(weights: Floats, market: MarketTensor, first: int, last: int) -> Tensor:
-    """Weights [F] in the dtype of the features whose scores have the standard deviation `SCORE_SCALE`.
+    """Weights [.., F] in the dtype of the features whose scores have the standard deviation `SCORE_SCALE`.
 
     Over the tradable entries of the bars first to last. Weights that score all entries alike become 0.
     """
-    rows = slice(first, last + 1)
-    scores = (market.features[rows].double() @ torch.from_numpy(weights).to(market.close.device))[market.tradable[rows]]
-    spread = float(scores.std()) if len(scores) > 1 else 0.0
-    unit = weights * (SCORE_SCALE / spread) if spread > 0 else np.zeros_like(weights)
-    return torch.from_numpy(unit).to(market.features)
+    columns = torch.from_numpy(np.atleast_2d(weights).T.copy()).to(market.close.device)  # [F, K]
+    count = 0
+    mean = columns.new_zeros(columns.shape[1])
+    squares = torch.zeros_like(mean)  # of deviations from the mean
+    for block in row_blocks((last + 1 - first, *market.shape[1:])):
+        rows = slice(first + block.start, first + block.stop)
+        scores = (market.features[rows].double() @ columns)[market.tradable[rows]]  # [M, K]
+        release_mapped_pages()
+        if not len(scores):
+            continue
+        shift = scores.mean(0) - mean
+        share = len(scores) / (count + len(scores))
+        squares += (scores - scores.mean(0)).square().sum(0) + shift.square() * (count * share)
+        mean += shift * share
+        count += len(scores)
+    spread = (squares / max(count - 1, 1)).sqrt().cpu().numpy()
+    factors = np.divide(SCORE_SCALE, spread, out=np.zeros_like(spread), where=spread > 0)
+    return torch.from_numpy(weights * factors.reshape(*weights.shape[:-1], 1)).to(market.features)
 
 
 def solved_weights(
