@@ -61,6 +61,16 @@ def curves(out: Path) -> dict[str, np.ndarray]:
     return {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name != "time"}
 
 
+def test_parts_of_a_walk_forward_add_up_to_its_seconds(resumed: tuple[Path, dict[str, Any]]) -> None:
+    out, document = resumed
+    timing = document["timing"]
+    seconds = {name: value for name, value in timing.items() if name.endswith("_seconds")}
+    assert sum(seconds.values()) == pytest.approx(2 * timing["total_seconds"])
+    assert min(seconds.values()) > 0
+    assert timing["samples"] > 0
+    assert json.loads((out / "report.json").read_text())["timing"] == timing
+
+
 def test_resumed_walkforward_equals_an_uninterrupted_one(resumed: tuple[Path, dict[str, Any]], folder: Path) -> None:
     uninterrupted = run_walkforward(CONFIG, folder / "uninterrupted", folds=FOLDS, seeds=SEEDS, device="cpu")
     assert uninterrupted == resumed[1]

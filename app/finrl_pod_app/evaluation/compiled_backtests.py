@@ -75,7 +75,8 @@ def _compiled(
     has_own_terms = period.flows is not None or rules.tax_short or rules.tax_long
     if ensemble is None or has_own_terms or rules != rules_of(environment) or period.cash != environment.cash:
         return None
-    if environment.turbulence_limit > 0 or ensemble.mandate.max_turnover:
+    has_base = period.market.base is not None or ensemble.mandate.base == "equal_weight"
+    if environment.turbulence_limit > 0 or ensemble.mandate.max_turnover or not has_base:
         return None
     span = (period.first, period.last)
     rollout = record_ensemble(*ensemble[:2], period.market, environment, *span, ensemble.mandate)

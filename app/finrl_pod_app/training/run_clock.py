@@ -30,18 +30,24 @@ class RunClock:
         self._part = part
         self._begin = now
 
-    def timing(self, outcome: Outcome) -> Timing:
-        """Seconds of the parts so far. Training in earlier processes of the run counts, their other parts do not."""
+    def timing(self, *outcomes: Outcome) -> Timing:
+        """Seconds of the parts so far, with one or more tournaments in the training.
+
+        Training in earlier processes of the run counts, their other parts do not.
+        """
         self.enter(self._part)
         seconds = self._seconds
+        samples = sum(outcome.samples for outcome in outcomes)
+        scoring = sum(outcome.scoring_seconds for outcome in outcomes)
+        earlier = sum(outcome.earlier_seconds for outcome in outcomes)
         return Timing(
-            samples=outcome.samples,
-            samples_per_second=outcome.samples_per_second,
+            samples=samples,
+            samples_per_second=samples / max(sum(outcome.training_seconds for outcome in outcomes), 1e-9),
             preparation_seconds=seconds["preparation"],
-            training_seconds=seconds["training"] + outcome.earlier_seconds - outcome.scoring_seconds,
-            scoring_seconds=outcome.scoring_seconds,
+            training_seconds=seconds["training"] + earlier - scoring,
+            scoring_seconds=scoring,
             backtests_seconds=seconds["backtests"],
             audit_seconds=seconds["audit"],
             report_seconds=seconds["report"],
-            total_seconds=sum(seconds.values()) + outcome.earlier_seconds,
+            total_seconds=sum(seconds.values()) + earlier,
         )

@@ -49,6 +49,7 @@ from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers
+from finrl_pod.tournament.tournament import Outcome
 from finrl_pod.types import BacktestResult, Floats, Panel
 from finrl_pod.user_files import pinned
 from finrl_pod_app.evaluation.audit import AuditScope, audit_champion
@@ -70,11 +71,13 @@ from finrl_pod_app.report.html import write_report
 from finrl_pod_app.setup.doctor import installed_versions, pick_device
 from finrl_pod_app.setup.output_folder import KINDS, RUN, WALK_FORWARD, locked_folder
 from finrl_pod_app.setup.progress_file import live_progress
+from finrl_pod_app.training.run_clock import Part, RunClock
 from finrl_pod_app.training.tournaments import both_callbacks, train
 
 FOLDS, SEEDS = 6, 3
 PROBES = 2  # of the audit of each run
 FILE, CURVES = "walkforward.json", "curves.csv"
+OnStage = Callable[[Part, str], None]  # a part of the run, and what it does
 
 
 def run_walkforward(
@@ -97,6 +100,7 @@ def run_walkforward(
         raise InputError(f"--seeds must be at least 1, got {seeds}")
     if config.seed + seeds - 1 > MAX_SEED:
         raise InputError(f"the last of {seeds} seeds must be at most {MAX_SEED}, got {config.seed + seeds - 1}")
+    clock = RunClock()
     registry = TrialRegistry()
     registry.check_writable()
     if resume:
@@ -114,12 +118,17 @@ def run_walkforward(
             for fold, i in itertools.product(planned_folds, range(seeds)):
                 prefix = f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}"
                 callback = partial(report_with_prefix, progress, prefix)
+                clock.enter("preparation")
                 context = fold_context(fold_config(config, panel, fold, config.seed + i), panel)
                 folder = _run_folder(out, fold.number, config.seed + i)
+                clock.enter("training")
                 fold_runs.append(train_fold(context, fold, folder, registry, torch_device, callback))
-            return report_walkforward(
-                config, panel, fold_runs, out, registry, lambda name: progress(Progress(name, 0, 0, 0.0, None, None))
-            )
+
+            def on_stage(part: Part, name: str) -> None:
+                clock.enter(part)
+                progress(Progress(name, 0, 0, 0.0, None, None))
+
+            return report_walkforward(config, panel, fold_runs, out, registry, on_stage, clock)
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted; finished generations are kept in {out}. Resume with --resume --out {shlex.quote(str(out))}"
@@ -177,7 +186,7 @@ def train_fold(
     log = open_trial_log(registry, run, config, panel, context.market, context.splits)
     with live_progress(folder) as live_callback:
         outcome, members = train(context, run, log, device, both_callbacks(progress, live_callback))
-    return FoldRun(fold, config.seed, context, run, outcome.leaderboard, members)
+    return FoldRun(fold, config.seed, context, run, outcome, members)
 
 
 def _run_folder(out: Path, fold: int, seed: int) -> Path:
@@ -213,14 +222,19 @@ def open_plan(
 
 @dataclass(frozen=True, eq=False)
 class FoldRun:
-    """One fold trained with one seed. board: leaderboard of the run. members: members of the champion."""
+    """One fold trained with one seed. outcome: of the run. members: members of the champion."""
 
     fold: Fold
     seed: int
     context: EvaluationContext
     run: RunDirectory
-    board: Leaderboard
+    outcome: Outcome
     members: ChampionMembers
+
+    @property
+    def board(self) -> Leaderboard:
+        """Leaderboard of the run."""
+        return self.outcome.leaderboard
 
     def champion(self) -> PolicyStrategy:
         return load_champion(self.run, self.members)
@@ -232,13 +246,15 @@ def report_walkforward(
     fold_runs: Sequence[FoldRun],
     out: Path,
     registry: TrialRegistry,
-    on_stage: Callable[[str], None],
+    on_stage: OnStage,
+    clock: RunClock,
 ) -> dict[str, Any]:
     """Backtest the scheduled champions over all tests, apply the gate, and write the results into `out`.
 
     The champion of a fold averages the champions of its seeds. The schedule of each seed is tested too. Returns the
     object of walkforward.json.
     """
+    on_stage("backtests", "testing the champions of all folds")
     span = Span(fold_runs[0].fold.test.first, max(fold_run.fold.test.last for fold_run in fold_runs))
     names = fold_runs[0].champion().feature_names
     market = build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)
@@ -248,7 +264,7 @@ def report_walkforward(
     look = Look(panel.sha256, _identity(config, fold_runs), first, last, f"walk-forward of {len(seeds)} seeds in {out}")
     verdict = registry.verdict(look)
     failures, warnings = ((), ()) if verdict else _audit_messages(fold_runs, on_stage)
-    on_stage("testing the champions of all folds")
+    on_stage("backtests", "testing the champions of all folds")
     looks = registry.look(look, panel)
     champions = _schedule(panel, [(fold, _fold_champion(fold_runs, fold)) for fold in _folds(fold_runs)])
     result, decisions = backtest_recorded(champions, panel, period)
@@ -281,8 +297,10 @@ def report_walkforward(
         )
         verdict = registry.save_verdict(look, apply_gate(evidence, config.gate))
     write_verdict(out, verdict)
-    on_stage("writing the report")
+    on_stage("report", "writing the report")
+    timing = clock.timing(*(fold_run.outcome for fold_run in fold_runs))
     document = to_plain(_document(config, panel, fold_runs, by_seed, results, reference.name, span, verdict))
+    document["timing"] = timing.model_dump()
     write_json(out / FILE, document, indent=2)
     curves = {**results, **{f"champion of seed {seed}": seed_result for seed, seed_result in by_seed.items()}}
     index = pd.Index([stamp(time, "1m").removesuffix("T00:00Z") for time in result.times], name="time")
@@ -295,7 +313,10 @@ def report_walkforward(
         results=results,
         versions=installed_versions(),
         verdict=verdict,
-        parts={"active_attribution": attribution_of(result, reference_result, panel, config.seed)},
+        parts={
+            "active_attribution": attribution_of(result, reference_result, panel, config.seed),
+            "timing": timing,
+        },
     )
     write_report(out, report, results)
     return dict(document)
@@ -317,15 +338,13 @@ def _schedule(panel: Panel, champions: Sequence[tuple[Fold, PolicyStrategy]]) ->
     return ScheduledStrategy([(panel.times[fold.test.first], champion) for fold, champion in champions])
 
 
-def _audit_messages(
-    fold_runs: Sequence[FoldRun], on_stage: Callable[[str], None]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _audit_messages(fold_runs: Sequence[FoldRun], on_stage: OnStage) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Audit the champion of every fold and seed; returns the messages of failures, and each warning once."""
     failures: list[str] = []
     warnings: dict[str, None] = {}
     for fold_run in fold_runs:
         label = f"fold {fold_run.fold.number}, seed {fold_run.seed}"
-        on_stage(f"auditing {label}")
+        on_stage("audit", f"auditing {label}")
         context = fold_run.context
         subject = (fold_run.run, context.panel, context.config, fold_run.members, context.market, context.last_decision)
         audit = audit_champion(*subject, AuditScope(PROBES), costs=False)
