@@ -181,7 +181,6 @@ class DDPGConfig(ActorCriticConfig):
 
     algorithm: Literal["ddpg"] = "ddpg"
     critics: int = 1
-    critic_subset: int = 1
     exploration_noise: float = setting(0.1, "standard deviation of the noise on actions in [-1, 1]", at_least(0))
 
 

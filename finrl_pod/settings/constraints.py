@@ -139,6 +139,9 @@ def check_setting(prefix: str, config: object, name: str, value: object) -> None
     _, constraint = _declaration(type(config), name)
     if isinstance(value, bool) and type(getattr(type(config), name, None)) in (int, float):
         raise ConfigError(f"{prefix}{name} must be a number, got {str(value).lower()}")
+    choices = describe_settings(type(config))[name].choices
+    if choices and str(value) not in choices and name != "algorithm":  # whose name a custom class gives
+        raise ConfigError(f"{prefix}{name} must be one of {', '.join(choices)}, got {value!r:.80}")
     if constraint is not None:
         check_value(prefix, config, name, value, constraint)
 

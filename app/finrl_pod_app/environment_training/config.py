@@ -183,7 +183,7 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
         items = horizon * envs
         minibatches = next(n for n in range(max(items // MINIBATCH, 1), 0, -1) if items % n == 0)
         settings |= {
-            "hidden": [64, 64], "horizon": horizon, "group_baseline": False, "scale_rewards": False,
+            "hidden": [64, 64], "horizon": horizon, "scale_rewards": False,
             "gae_lambda": 0.95, "entropy_coefficient": 0.0,
             "epochs": 10, "minibatches": minibatches, "target_kl": NEVER,
         }  # fmt: skip

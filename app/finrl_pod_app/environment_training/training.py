@@ -18,7 +18,7 @@ from finrl_pod_envs.gymnasium_pool.env import Episode
 from finrl_pod.errors import ConfigError, Interrupted, RunError
 from finrl_pod.native.device import restored_threads
 from finrl_pod.protocols import JointVecEnv, ResumableVecEnv, VecEnv
-from finrl_pod.rl.algorithms.base import Metrics
+from finrl_pod.rl.algorithms.base import Metrics, TrainedAlgorithm
 from finrl_pod.rl.multi_agent.training import League, check_algorithm
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.pipeline import SAMPLE_SECONDS, Pipeline
@@ -169,6 +169,7 @@ class _TrainingRun:
             rate_of = self._rate if self._league is None else self._league.rate
             learner.learn(left * self._each, callback=on_iteration, schedule=rate_of)
         self._warn_of_losses()
+        self._warn_of_equal_rewards()
         self.save()  # the evaluation may be interrupted or fail
         if signals and not self._resumable:
             self._finish(None)
@@ -208,6 +209,13 @@ class _TrainingRun:
         alive = self.learner.alive
         warn_of_losses(self.config, [p for p, is_alive in enumerate(alive) if self._alive[p] and not is_alive])
         self._alive = alive
+
+    def _warn_of_equal_rewards(self) -> None:
+        """Tell that scaling has changed no reward: those of the first samples are all equal."""
+        algorithm = self.learner.algorithm
+        is_scaled = isinstance(algorithm, TrainedAlgorithm) and getattr(self.config.agent, "scale_rewards", False)
+        if is_scaled and bool((algorithm.reward_scale == 1).all()):
+            _log.warning("agent.scale_rewards = true changes nothing: all rewards of the first samples are equal")
 
     def save(self) -> None:
         """Save a checkpoint from which the run continues exactly, if the environment can."""

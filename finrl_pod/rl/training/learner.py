@@ -8,6 +8,7 @@ learner.snapshot()
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -24,12 +25,14 @@ from finrl_pod.native.device import matmul_precision, use_threads
 from finrl_pod.protocols import ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.algorithms.factory import make_algorithm
+from finrl_pod.rl.algorithms.idle_settings import idle_settings
 from finrl_pod.rl.experience import RolloutCollector
 from finrl_pod.rl.optimisation.optimiser import RateFactor
 from finrl_pod.rl.training.graphs import GraphedIterations, MakeGraph, cuda_graph
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig, TrainedAgentConfig
 from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
 
+_log = logging.getLogger(__name__)
 Callback = Callable[["Learner", Metrics], bool | None]
 
 
@@ -49,7 +52,8 @@ class Learner:
     ) -> None:
         """env: its `member_ids` key the random generators. config: settings of any algorithm, by default PPO.
 
-        threads: CPU threads, 0 keeps the current number. start: solved weights, see `make_algorithm`.
+        threads: CPU threads, 0 keeps the current number. start: solved weights, see `make_algorithm`. Logs a warning
+        for each setting that was changed and changes nothing.
 
         Raises ConfigError for settings that do not fit.
         """
@@ -65,6 +69,8 @@ class Learner:
         self.algorithm = make_algorithm(
             self.config, env, seed=seed, hyperparameters=hyperparameters, dtype=dtype, start=start
         )
+        for name, reason in idle_settings(self.config, env).items():
+            _log.warning("agent.%s = %s changes nothing: %s", name, getattr(self.config, name), reason)
         self.samples = [0] * env.members
         self._collector: RolloutCollector | None = None
         self._graph_runner: GraphedIterations | None = None
