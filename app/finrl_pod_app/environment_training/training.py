@@ -22,7 +22,7 @@ from finrl_pod.rl.algorithms.base import Metrics, TrainedAlgorithm
 from finrl_pod.rl.multi_agent.training import League, check_algorithm
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.pipeline import SAMPLE_SECONDS, Pipeline
-from finrl_pod.settings.algorithm_configs import OffPolicyConfig, TrainedAgentConfig
+from finrl_pod.settings.algorithm_configs import OffPolicyConfig, OnPolicyConfig, TrainedAgentConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.user_files import keep, kept_files, pinned, unpinned
 from finrl_pod_app.environment_training.config import Environment, TrainingConfig, check, open_env
@@ -213,8 +213,8 @@ class _TrainingRun:
     def _warn_of_equal_rewards(self) -> None:
         """Tell that scaling has changed no reward: those of the first samples are all equal."""
         algorithm = self.learner.algorithm
-        is_scaled = isinstance(algorithm, TrainedAlgorithm) and getattr(self.config.agent, "scale_rewards", False)
-        if is_scaled and bool((algorithm.reward_scale == 1).all()):
+        is_on = isinstance(self.config.agent, OnPolicyConfig | OffPolicyConfig) and self.config.agent.scale_rewards
+        if is_on and isinstance(algorithm, TrainedAlgorithm) and bool((algorithm.reward_scale == 1).all()):
             _log.warning("agent.scale_rewards = true changes nothing: all rewards of the first samples are equal")
 
     def save(self) -> None:
