@@ -13,6 +13,7 @@ from finrl_pod_app.cli.options import (
     check_exists,
     check_panel,
     check_run_folder,
+    echo,
     print_json,
     print_result,
     run_or_strategy,
@@ -153,7 +154,7 @@ def backtest(
         cash=cash,
         out=out,
         settings=setting or (),
-        on_account=lambda size: typer.echo(f"capacity: simulating an account of {size:,.0f}", err=True),
+        on_account=lambda size: echo(f"capacity: simulating an account of {size:,.0f}", err=True),
     )
     if as_json:
         print_json(report.to_dict())
@@ -278,7 +279,7 @@ def orders(
     agent, config = run_champion(target) if isinstance(target, Path) else (load_strategy(target), RunConfig())
     config = override_config(config, data)
     if warning := missing_tables(agent):
-        typer.echo(f"Warning: {warning}.", err=True)
+        echo(f"Warning: {warning}.", err=True)
     options = OrderOptions(cash, date, whole_shares, max_age, why)
     result = account_orders(agent, config, load_panel(config), holdings, options)
     if csv is not None:

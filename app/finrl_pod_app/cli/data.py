@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from finrl_pod.errors import count_text
-from finrl_pod_app.cli.options import Json, check_exists, print_json, print_note, print_result
+from finrl_pod_app.cli.options import Json, check_exists, echo, print_json, print_note, print_result
 
 if TYPE_CHECKING:
     from finrl_pod.data.store import Manifest
@@ -198,7 +198,7 @@ def import_file(
     _show_saved(store_prices(dataclasses.replace(panel, name=name), query, replace=replace), as_json)
     if not as_json:
         preset = " --preset minutes" if bar == "1m" else ""
-        typer.echo(
+        echo(
             f"Next: finrl-pod init {name}.toml --data {name}{preset}\n"
             f"then: finrl-pod tournament {name}.toml --out runs/{name}  # {TIMES_OF_PRESETS}"
         )
@@ -256,7 +256,7 @@ def _show_saved(result: StoredPrices, as_json: bool) -> None:
     manifest = result.manifest
     _show(manifest, as_json)
     if result.status == "unchanged" and not as_json:
-        typer.echo(f"{manifest.name} was already stored, unchanged.")
+        echo(f"{manifest.name} was already stored, unchanged.")
     if result.replaced_sha256 is not None:
         from finrl_pod_app.prices.stored_prices import consequence
 

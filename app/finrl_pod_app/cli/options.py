@@ -89,9 +89,14 @@ def print_json(document: Any) -> None:
     typer.echo(json.dumps(to_plain(values), sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False))
 
 
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a text with its long lines wrapped."""
+    typer.echo(wrapped(text), err=err)
+
+
 def print_note(text: str) -> None:
     """Print a note to standard error, below a result or beside it."""
-    typer.echo(wrapped(f"note: {text}"), err=True)
+    echo(f"note: {text}", err=True)
 
 
 def print_result(document: _T, text: str | Callable[[_T], None], *, as_json: bool) -> None:
@@ -99,7 +104,7 @@ def print_result(document: _T, text: str | Callable[[_T], None], *, as_json: boo
     if as_json:
         print_json(document)
     elif isinstance(text, str):
-        typer.echo(wrapped(text))
+        echo(text)
     else:
         text(document)
 

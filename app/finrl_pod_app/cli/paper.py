@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from finrl_pod_app.cli.options import Json, check_exists, print_json, print_result
+from finrl_pod_app.cli.options import Json, check_exists, echo, print_json, print_result
 
 if TYPE_CHECKING:
     from finrl_pod.paper.journal.store import Store
@@ -54,7 +54,7 @@ def run(
     from finrl_pod_app.paper.runner import run_daemon
 
     if allow_unpromoted:
-        typer.echo("*** Trading a champion that was NOT promoted, against a server on this machine. ***", err=True)
+        echo("*** Trading a champion that was NOT promoted, against a server on this machine. ***", err=True)
     run_daemon(settings, allow_unpromoted=allow_unpromoted)
 
 
@@ -305,7 +305,7 @@ def demo(
     from finrl_pod_app.paper.demo import run_demo
     from finrl_pod_app.paper.status_view import show_demo
 
-    report = run_demo(out, first_moment(start, "--start").date(), sessions, lambda line: typer.echo(line, err=True))
+    report = run_demo(out, first_moment(start, "--start").date(), sessions, lambda line: echo(line, err=True))
     print_result(report, show_demo, as_json=as_json)
     if not report.agrees:
         raise typer.Exit(DIFFERS)

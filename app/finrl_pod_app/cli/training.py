@@ -21,6 +21,7 @@ from finrl_pod_app.cli.options import (
     Seed,
     check_exists,
     check_panel,
+    echo,
     print_json,
     print_note,
     print_result,
@@ -152,7 +153,7 @@ def _answer(chosen: str | None) -> str:
     if not sys.stdin.isatty():
         return ""
     reason = "Symbols chosen because they did well, or because they still exist, make every backtest look good."
-    typer.echo(reason, err=True)
+    echo(reason, err=True)
     return str(typer.prompt("When and how were these symbols chosen?", default="not stated", err=True))
 
 
@@ -316,7 +317,7 @@ def train(
             _show_plan(single, device, LOCAL, as_json=as_json, test=not no_test)
             return
         if not no_test:
-            typer.echo("training one agent; its test counts as a look at the test period", err=True)
+            echo("training one agent; its test counts as a look at the test period", err=True)
         folder = run_folder(out, config, resume=resume)
         _run_tournament(single, folder, resume=resume, device=device, as_json=as_json, test=not no_test)
     elif env is not None:
@@ -401,7 +402,7 @@ def _run_tournament(
     else:
         console.show_result(result, out)
         if not test:
-            typer.echo(f"Not tested. To test it, repeat the command with --resume --out {out} and without --no-test.")
+            echo(f"Not tested. To test it, repeat the command with --resume --out {out} and without --no-test.")
     _show_notes(notes)
 
 
@@ -455,18 +456,18 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
         return
     number, unit = (plan.seconds / 60, "minute") if plan.seconds >= 60 else (plan.seconds, "second")
     duration = max(round(number), 1)
-    typer.echo(f"memory: about {plan.memory_bytes / 1e9:.1f} GB")
+    echo(f"memory: about {plan.memory_bytes / 1e9:.1f} GB")
     for name, size in sorted(plan.parts.items(), key=lambda item: -item[1]):
         if size >= 5e6:
-            typer.echo(f"  {name}: {size / 1e9:.2f} GB")
+            echo(f"  {name}: {size / 1e9:.2f} GB")
     if plan.mapped_bytes:
-        typer.echo(f"on disk, mapped into memory: about {plan.mapped_bytes / 1e9:.1f} GB in the folder of the panels")
-    typer.echo(f"training: {plan.samples:,} environment steps")
-    typer.echo(f"time: about {count_text(duration, unit)} on two cores")
+        echo(f"on disk, mapped into memory: about {plan.mapped_bytes / 1e9:.1f} GB in the folder of the panels")
+    echo(f"training: {plan.samples:,} environment steps")
+    echo(f"time: about {count_text(duration, unit)} on two cores")
     if tournament_plan.look is not None and not test:
-        typer.echo(f"test period: left unseen (--no-test); testing it would be look {tournament_plan.look}")
+        echo(f"test period: left unseen (--no-test); testing it would be look {tournament_plan.look}")
     elif tournament_plan.look is not None:
-        typer.echo(f"test period: a new champion would be look {tournament_plan.look} at bars that overlap it")
+        echo(f"test period: a new champion would be look {tournament_plan.look} at bars that overlap it")
     for note in tournament_plan.notes:
         print_note(note)
 
