@@ -10,7 +10,7 @@ SYMBOLS = ("AAPL", "KO", "XOM")
 
 # Replace this by your file: times with a zone, such as 2024-03-04T14:30:00Z.
 rng = np.random.default_rng(2)
-opens = pd.bdate_range("2024-03-04", periods=60).tz_localize("America/New_York") + pd.Timedelta(hours=9, minutes=30)
+opens = pd.bdate_range("2024-03-04", periods=30).tz_localize("America/New_York") + pd.Timedelta(hours=9, minutes=30)
 times = pd.DatetimeIndex([start + pd.Timedelta(minutes=i) for start in opens for i in range(SESSION)]).tz_convert("UTC")
 closes = 50 * np.exp(rng.normal(0, 2e-4, (len(times), len(SYMBOLS))).cumsum(0))
 pd.DataFrame(closes, times.rename("time"), SYMBOLS).to_csv("minutes.csv")

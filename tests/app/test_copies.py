@@ -103,9 +103,7 @@ WAYS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "cloudpickle": lambda objects: values_of(pickle.loads(cloudpickle.dumps(objects))),  # noqa: S301
     "fork": lambda objects: in_process(objects, "fork"),
     "spawn": lambda objects: in_process(objects, "spawn"),
-    "joblib": lambda objects: joblib.Parallel(n_jobs=2, timeout=SECONDS)(
-        [joblib.delayed(values_of)(half) for half in (objects, {})]
-    )[0],
+    "joblib": lambda objects: joblib.Parallel(n_jobs=2, timeout=SECONDS)([joblib.delayed(values_of)(objects)])[0],
 }
 
 
