@@ -23,10 +23,12 @@ MARK = """() => {
   });
   document.querySelectorAll(".block").forEach((block, i) => [...block.children]
     .filter((child) => child.tagName !== "SCRIPT").forEach((child) => mark(child, `block-${i}`)));
-  mark(document.querySelector(".first-page"), "first-page");
   document.querySelectorAll("details").forEach((details) => mark(details.lastElementChild, "folded"));
   return document.querySelectorAll(".block").length;
 }"""
+
+MARK_FIRST_PAGE = """() => ["afterbegin", "beforeend"].forEach((place) => document.querySelector(".first-page")
+  .insertAdjacentHTML(place, '<a href="http://mark.invalid/first-page">.</a>'))"""
 
 
 def pages_of_marks(pdf: bytes) -> dict[str, set[int]]:
@@ -49,11 +51,14 @@ def test_heading_legend_and_chart_and_the_first_page_share_a_page(browser: Brows
     page = browser.new_page()
     page.goto(file.as_uri())
     page.locator(".js-plotly-plot").first.wait_for()
+    page.evaluate(MARK_FIRST_PAGE)
+    assert len(pages_of_marks(page.pdf(format="A4"))["first-page"]) == 1
+    page.reload()
+    page.locator(".js-plotly-plot").first.wait_for()
     blocks = page.evaluate(MARK)
     for size in ("A4", "Letter"):
         pages = pages_of_marks(page.pdf(format=size, print_background=True))
         assert "folded" in pages
-        assert len(pages) == blocks + 2
-        assert pages["first-page"] == {min(number for numbers in pages.values() for number in numbers)}
+        assert len(pages) == blocks + 1
         assert {name: numbers for name, numbers in pages.items() if len(numbers) > 1 and name != "folded"} == {}
     page.close()
