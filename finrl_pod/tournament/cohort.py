@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from finrl_pod.tournament.ranking import BASE
 from finrl_pod.tournament.scoring import Scorer
 from finrl_pod.types import AgentSnapshot, Floats, Score, Tensor
 
+_log = logging.getLogger(__name__)
 LOGGED_ROWS = 20  # points of the learning curves per generation
 Step = Callable[[int], bool]
 MakeEnv = Callable[[Sequence[int]], Any]
@@ -119,6 +121,11 @@ class Cohort:
             )
             for p, (slot_init, alive) in enumerate(zip(self.slot_inits, self.learner.alive, strict=True))
         ]
+        for score, has_diverged in zip(scores, diverged_pods, strict=True):
+            if has_diverged:
+                _log.warning(
+                    "agent %s diverged: its loss is NaN or infinite; it has no score and is replaced", score.id
+                )
         by_name = {score.id: returns[:, p] for p, score in enumerate(scores)}
         return ValidationResult(scores, equity, by_name if result.base is None else {**by_name, BASE: result.base})
 

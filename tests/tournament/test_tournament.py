@@ -192,10 +192,13 @@ def inject_nan_weights(monkeypatch: pytest.MonkeyPatch, slots: set[int], generat
 
 
 @pytest.mark.slow
-def test_diverged_agent_has_no_score_and_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_diverged_agent_has_no_score_and_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     inject_nan_weights(monkeypatch, slots={1}, generations={0})
     config = small_config(exploit_fraction=0.0, reinit_fraction=0.0, generations=1)
     outcome = tournament(config, tmp_path / "a").run()
+    assert ("g00s01",) in [record.args for record in caplog.records]
     saved = state(tmp_path / "a")
     assert [row["score"] is None for row in saved["current"]] == [False, True]
     assert set(saved["current"][1]["metrics"].values()) == {None}
