@@ -37,10 +37,10 @@ class ModelView:
 
 
 def model_view(model: object, size: int) -> ModelView:
-    """The view of a model through the wrappers of its environment. size: of an observation of the market.
+    """The view of a model through the wrappers of its environment. size: number of values of a market observation.
 
     Raises InputError for wrappers that cannot be applied to one bar, and for a model whose observations have another
-    shape than the market's.
+    shape.
     """
     name = type(model).__name__
     observations: list[Callable[[Any], Any]] = []
@@ -54,10 +54,10 @@ def model_view(model: object, size: int) -> ModelView:
     observations.reverse()
 
     def observation(row: Array) -> Any:
-        return _applied(observations, row)
+        return _apply(observations, row)
 
     _check_shape(model, np.shape(observation(np.zeros(size, np.float32))))
-    return ModelView(observation, lambda action: _applied(actions, action), statistics)
+    return ModelView(observation, lambda action: _apply(actions, action), statistics)
 
 
 def _wrappers(env: Any) -> list[Any]:
@@ -108,20 +108,20 @@ def _add_wrapper(
 
 
 def _normalisation(wrapper: Any) -> Callable[[Any], Any]:
-    """The observation of Gymnasium's NormalizeObservation, without an update of its statistics."""
+    """What NormalizeObservation of Gymnasium returns, without an update of its statistics."""
 
-    def normalised(row: Any) -> Any:
+    def normalise(row: Any) -> Any:
         scale = np.sqrt(wrapper.obs_rms.var + wrapper.epsilon)
         return np.float32((row - wrapper.obs_rms.mean) / scale)
 
-    return normalised
+    return normalise
 
 
 def _statistics(kind: str, running: Any) -> dict[str, Tensor]:
-    return {f"{kind}.{part}": torch.as_tensor(np.asarray(getattr(running, part))) for part in ("mean", "var")}
+    return {f"{kind}.{name}": torch.as_tensor(np.asarray(getattr(running, name))) for name in ("mean", "var")}
 
 
-def _applied(functions: list[Callable[[Any], Any]], value: Any) -> Any:
+def _apply(functions: list[Callable[[Any], Any]], value: Any) -> Any:
     for function in functions:
         value = function(value)
     return value

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from finrl_pod_app.cli.main import run
+from finrl_pod_app.setup.overrides import apply_settings
 
 import finrl_pod as fp
 from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.settings.run import PPOConfig, RunConfig
 from tests.app.small_run import isolated_folders
 
 SPAN = {"start": "2020-02-03", "end": "2020-09-30"}
@@ -59,12 +62,30 @@ def test_capacity_and_report_are_those_of_the_command(tmp_path: Path, capsys: py
     tested = fp.backtest("inverse_volatility", "main", **SPAN, capacity=True, adv=1e8, out=tmp_path / "report")
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert tested.capacity is not None
-    assert report["capacity"]["base"] == tested.capacity["base"] == "equal_weight"
+    assert report["capacity"]["base"] == tested.capacity.base == "equal_weight"
     page = (tmp_path / "report" / "report.html").read_text()
     assert str(tmp_path) not in page
     saved = fp.Backtest.load(tested.save(tmp_path / "saved.json"))
-    assert saved.capacity == report["capacity"]
+    assert saved.capacity == tested.capacity
     assert fp.backtest("inverse_volatility", "main", **SPAN, benchmark="index").comparison().base == "index"
+
+
+def test_settings_take_values_of_numpy_and_paths() -> None:
+    values = {
+        "environment.hmax": np.int64(50),
+        "agent.learning_rate": np.float32(1e-3),
+        "environment.whole_shares": np.bool_(False),
+        "environment.cost_bps": np.float64(5),
+        "environment.reward": Path("mine.py:reward"),
+        "agent.hidden": np.array([3, 4]),
+        "data.symbols": [np.str_("A")],
+    }
+    config = apply_settings(RunConfig(), list(values.items()), "settings")
+    environment = config.environment
+    assert (environment.hmax, environment.cost_bps, environment.reward) == (50, 5.0, "mine.py:reward")
+    assert environment.whole_shares is False
+    assert isinstance(config.agent, PPOConfig)
+    assert (config.agent.learning_rate, config.agent.hidden, config.data.symbols) == (0.001, (3, 4), ("A",))
 
 
 @pytest.mark.parametrize(

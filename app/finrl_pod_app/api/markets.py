@@ -20,11 +20,10 @@ from finrl_pod.settings.run import BUILT_IN_SPLITS, FeatureConfig, RunConfig, Sp
 from finrl_pod.types import Panel
 from finrl_pod_app.api import setup as api
 from finrl_pod_app.prices.stored_prices import names_of
-from finrl_pod_app.setup.overrides import apply_settings, override_config
+from finrl_pod_app.setup.overrides import SettingValue, apply_settings, override_config
 from finrl_pod_app.setup.presets import PRESETS, for_panel, preset
 
 Prices = Panel | pd.DataFrame | str | Path
-SettingValue = bool | int | float | str | Sequence[object] | None  # a value in TOML
 DEFAULT_PRESET = "laptop"
 FRAME = "frame"  # name of a panel made from a DataFrame
 _PRICES_RULE = (

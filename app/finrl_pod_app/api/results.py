@@ -28,7 +28,7 @@ from finrl_pod_app.report.builder import MAX_CURVES_BYTES, parse_curves
 from finrl_pod_app.report.columns import CHAMPION, SLOW_BASE, champion_first, champion_text, display_name, format_metric
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.mandate_text import comparison_sentence
-from finrl_pod_app.report.records import Comparison, RunReport, parse_report
+from finrl_pod_app.report.records import Capacity, Comparison, RunReport, parse_report
 from finrl_pod_app.report.verdict_text import next_sentence, rule_cells, verdict_lines, verdict_paragraph
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Backtest:
     baselines: Mapping[str, BacktestResult] = field(default_factory=dict)
     in_sample: str | None = None
     benchmark: str | None = None
-    capacity: Mapping[str, object] | None = None
+    capacity: Capacity | None = None
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -90,7 +90,8 @@ class Backtest:
         trades = {name: self.trades[name].to_numpy() for name in self.trades.columns}
         baselines = {name: {**vars(result)} for name, result in self.baselines.items()}
         values = {"split": self.split, "looks": self.looks, "result": {**vars(self.result)}, "trades": trades}
-        facts = {"in_sample": self.in_sample, "benchmark": self.benchmark, "capacity": self.capacity}
+        capacity = None if self.capacity is None else self.capacity.model_dump(by_alias=True)
+        facts = {"in_sample": self.in_sample, "benchmark": self.benchmark, "capacity": capacity}
         target = Path(path)
         plain = {"kind": "backtest", **values, "baselines": baselines, **facts}
         write_json(target, to_plain(_lists(plain)))
@@ -113,7 +114,7 @@ class Backtest:
             {name: _saved_result(result_values) for name, result_values in values["baselines"].items()},
             values["in_sample"],
             values["benchmark"],
-            values["capacity"],
+            None if values["capacity"] is None else Capacity.model_validate(values["capacity"]),
         )
 
     def comparison(self, baseline: str | None = None) -> Comparison | None:

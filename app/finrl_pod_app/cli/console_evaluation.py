@@ -59,7 +59,7 @@ def show_ensemble(ensemble: QuarterlyEnsemble) -> None:
     print_lines(
         console,
         f"{random.seeds} random choices: median {number(random.median)}, 90% between {number(random.low)} and "
-        f"{number(random.high)}; {percent(random.below, 0, unit='%')} are below the quarterly choice.",
+        f"{number(random.high)}; {percent(random.share_below, 0, unit='%')} are below the quarterly choice.",
         f"A Sharpe ratio over one quarter has a standard error of {number(ensemble.sharpe_error, 1)}.",
     )
 

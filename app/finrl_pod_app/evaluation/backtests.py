@@ -33,7 +33,7 @@ from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, load
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.setup.output_folder import BACKTEST, rewritable_folder
-from finrl_pod_app.setup.overrides import override_config
+from finrl_pod_app.setup.overrides import SettingValue, override_config
 
 if TYPE_CHECKING:
     from finrl_pod.tournament.run_directory import RunDirectory
@@ -55,7 +55,7 @@ class BacktestOptions(TypedDict, total=False):
     end: str | None
     cost_bps: float | None
     cash: float | None
-    settings: Sequence[str] | Mapping[str, object]
+    settings: Sequence[str] | Mapping[str, SettingValue]
     seed: int | None
 
 

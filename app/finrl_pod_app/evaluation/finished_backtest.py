@@ -34,7 +34,7 @@ from finrl_pod_app.evaluation.mandate_report import attribution_of, comparison, 
 from finrl_pod_app.evaluation.score_attribution import score_attribution
 from finrl_pod_app.report.builder import bars_sentence, bootstrap_band, build_report, rule_sentences, subject_of
 from finrl_pod_app.report.columns import CHAMPION
-from finrl_pod_app.report.records import ReportParts, RunReport
+from finrl_pod_app.report.records import Capacity, ReportParts, RunReport
 from finrl_pod_app.setup.doctor import installed_versions
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class BacktestTerms:
         if self.adv is not None and not self.capacity:
             raise InputError("--adv is the volume that --capacity assumes; give both")
 
-    def applied(self, inputs: BacktestInputs) -> BacktestInputs:
+    def apply_to(self, inputs: BacktestInputs) -> BacktestInputs:
         """The inputs with orders and flows. Raises InputError if they are not simulated on these terms."""
         orders = self.orders or orders_of(inputs.strategy)
         if orders is not None and (self.capacity or self.execution == "paper" or inputs.name == "index"):
@@ -139,9 +139,9 @@ class BacktestTerms:
 class FinishedBacktest:
     """A strategy after its backtest, beside its references and its benchmark.
 
-    results: by strategy, the tested one first. look: its number and the count of all looks, None if it was none. rules:
-    sentences that replace those on the market. cost_bps: proportional cost, None for the cost of the config. parts: of
-    the report. recording: the recorded decisions, None with paper orders.
+    results: results by strategy, the tested strategy first. look: its number and the count of all looks, None if it
+    was none. rules: sentences that replace those on the market. cost_bps: proportional cost, None for the cost of the
+    config. parts: parts of the report. recording: the recorded decisions, None with paper orders.
     """
 
     inputs: BacktestInputs
@@ -152,7 +152,7 @@ class FinishedBacktest:
     cost_bps: float | None = None
     benchmark_account: champions.BenchmarkAccount | None = None
     look: LookCount | None = None
-    capacity: Mapping[str, object] | None = None
+    capacity: Capacity | None = None
 
     def report(self, *, with_band: bool) -> RunReport:
         """The report of the backtest. with_band: add the bootstrap band of the equity curve and a curve of costs."""
@@ -237,30 +237,30 @@ def run_test(
     for_report: otherwise without the parts that only a report shows. on_account: called with the size of each larger
     account before it is simulated. Raises InputError for terms that do not fit, and for an unknown benchmark.
     """
-    inputs = terms.applied(inputs)
+    inputs = terms.apply_to(inputs)
     benchmark_account = None
     if terms.benchmark is not None:
         benchmark_account = champions.find_benchmark(terms.benchmark, inputs.name, inputs.panel)
     if terms.execution == "paper":
-        tested = _on_paper(inputs, terms, benchmark_account)
+        finished = _on_paper(inputs, terms, benchmark_account)
     else:
-        tested = _on_weights(inputs, benchmark_account, for_report=for_report)
-        if terms.capacity and tested.recording is not None:
-            capacity = _capacity(inputs, tested.recording, terms.adv, on_account)
-            tested = dataclasses.replace(tested, capacity=capacity)
+        finished = _on_weights(inputs, benchmark_account, for_report=for_report)
+        if terms.capacity and finished.recording is not None:
+            capacity = _capacity(inputs, finished.recording, terms.adv, on_account)
+            finished = dataclasses.replace(finished, capacity=capacity)
     if benchmark_account is not None:
         inputs.log_look(benchmark_account)
-    return dataclasses.replace(tested, look=inputs.log_look())  # what failed has shown nothing
+    return dataclasses.replace(finished, look=inputs.log_look())  # what failed has shown nothing
 
 
 def trades_mandate(strategy: Strategy) -> bool:
-    """Whether a strategy trades scores or an agent, whose base is the mandate at tilt 0."""
+    """Whether a strategy is an agent or trades scores: its base is the mandate at tilt 0."""
     return isinstance(strategy, PolicyStrategy) or champions.trades_scores(strategy)
 
 
 def _capacity(
     inputs: BacktestInputs, recording: RecordingStrategy, adv: float | None, on_account: Callable[[float], None]
-) -> Mapping[str, object]:
+) -> Capacity:
     """Active growth over the base at larger accounts."""
     from finrl_pod.evaluate.capacity import capacity_curve
 
@@ -269,7 +269,7 @@ def _capacity(
     base = champions.reference_strategy(inputs.config) if has_mandate else make_baseline(REFERENCES[0])
     base_recording = backtest_recorded(base, inputs.panel, period)[1]
     curve = capacity_curve(recording, base_recording, period, adv=adv, seed=inputs.config.seed, on_size=on_account)
-    return {"base": base.name, "adv": adv, **curve.plain()}
+    return Capacity.model_validate({"base": base.name, "adv": adv, **curve.plain()})
 
 
 def _on_weights(

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
+
+import numpy as np
 
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.settings.toml import closest_key, parse_toml
+
+SettingValue = bool | int | float | str | Sequence[object] | None  # a value in TOML
 
 
 def override_config(
@@ -16,7 +21,7 @@ def override_config(
     data: str | None = None,
     cost_bps: float | None = None,
     cash: float | None = None,
-    settings: Sequence[str] | Mapping[str, object] = (),
+    settings: Sequence[str] | Mapping[str, SettingValue] = (),
 ) -> RunConfig:
     """The config with the given overrides. settings: fields of [environment], or `name=value` lines in TOML notation.
 
@@ -64,7 +69,8 @@ def apply_settings(config: RunConfig, settings: Sequence[tuple[str, Any]], sourc
     if not settings:
         return config
     values = dataclasses.asdict(config)
-    for name, value in settings:
+    for name, given_value in settings:
+        value = plain_value(given_value)
         for item in value if isinstance(value, list | tuple) else [value]:
             if callable(item):
                 word = getattr(item, "__name__", "name")
@@ -89,6 +95,22 @@ def apply_settings(config: RunConfig, settings: Sequence[tuple[str, Any]], sourc
             values["agent"] = table = {}  # other algorithms have other settings
         table[key] = value
     return parse(values, source)
+
+
+def plain_value(value: Any) -> Any:
+    """A value as TOML has it: numbers of NumPy as numbers, paths as text, also inside of sequences.
+
+    A number of lower precision becomes the shortest decimal that it is rounded from: float32(0.001) is 0.001.
+    """
+    if isinstance(value, np.floating):
+        return float(str(value))
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [plain_value(item) for item in value]
+    return value
 
 
 def parse_setting(line: str) -> tuple[str, Any]:

@@ -56,9 +56,11 @@ from finrl_pod_app.training.walkforward import (
 
 QUARTER = 63  # bars of validation and of trading, as in FinRL
 RANDOM_SEEDS = 100
-LOW, HIGH = 0.05, 0.95  # quantiles of the random choices
-FILE, CURVES = "ensemble.json", "curves.csv"
-QUARTERLY, MEAN = "quarterly", "mean"
+QUANTILES = (0.05, 0.5, 0.95)  # of the random choices
+RESULT_FILE = "ensemble.json"
+CURVES_FILE = "curves.csv"
+QUARTERLY = "quarterly"
+MEAN = "mean"
 
 
 @dataclass(frozen=True)
@@ -108,14 +110,14 @@ class Quarter:
 class RandomChoices:
     """Sharpe ratios of accounts that trade an algorithm drawn at random for each quarter: quantiles over the seeds.
 
-    below: share of the seeds with a lower Sharpe ratio than the quarterly ensemble.
+    share_below: share of the seeds with a lower Sharpe ratio than the quarterly ensemble.
     """
 
     seeds: int
     low: float
     median: float
     high: float
-    below: float
+    share_below: float
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class TrainedQuarter(NamedTuple):
         return {name: run.board.scores[0].score for name, run in self.runs.items()}
 
     def strategy(self, *names: str) -> PolicyStrategy:
-        """The agents of these algorithms, which decide by their mean, with an account that has no past."""
+        """The mean of the agents of these algorithms, with an account that has no past."""
         runs = [self.runs[name] for name in names]
         snapshots = [run.run.snapshot(run.board.scores[0].id) for run in runs]
         return PolicyStrategy(snapshots, feature_tables=runs[0].run.tables)
@@ -212,7 +214,7 @@ def _run_folder(out: Path, quarter: int, algorithm: str) -> Path:
 def algorithm_config(config: RunConfig, name: str, samples: int) -> RunConfig:
     """The config of the runs of one algorithm: one agent that starts from new weights, as in FinRL.
 
-    Its settings are those of the algorithm in the config, or its defaults. Raises ConfigError for an algorithm that
+    Settings of the algorithm come from the config, or are its defaults. Raises ConfigError for an algorithm that
     does not train on the environment of the config.
     """
     agents = [agent for agent in (config.agent, *config.cohorts) if agent.algorithm == name]
@@ -229,10 +231,10 @@ def algorithm_config(config: RunConfig, name: str, samples: int) -> RunConfig:
         reinit_fraction=0.0,
     )
     values = {**dataclasses.asdict(config), "agent": agent, "cohorts": (), "tournament": dataclasses.asdict(single)}
-    trained = parse(values, f"the config of {name}")
-    if isinstance(trained.agent, TrainedAgentConfig):
-        trained = dataclasses.replace(trained, agent=dataclasses.replace(trained.agent, start="new"))
-    return with_effective_settings(trained)[0]
+    run_config = parse(values, f"the config of {name}")
+    if isinstance(run_config.agent, TrainedAgentConfig):
+        run_config = dataclasses.replace(run_config, agent=dataclasses.replace(run_config.agent, start="new"))
+    return with_effective_settings(run_config)[0]
 
 
 def quarter_folds(config: RunConfig, panel: Panel, quarters: int | None) -> tuple[Fold, ...]:
@@ -244,12 +246,12 @@ def quarter_folds(config: RunConfig, panel: Panel, quarters: int | None) -> tupl
         raise InputError(f"a quarter has {QUARTER} daily bars, but {panel.name} has bars of {panel.bar}")
     splits = make_splits(panel.times, config.splits)
     start = splits.validation.first
-    most = (splits.test.last - start + 1) // QUARTER
-    count = most if quarters is None else quarters
-    if not 1 <= count <= most:
+    available = (splits.test.last - start + 1) // QUARTER
+    count = available if quarters is None else quarters
+    if not 1 <= count <= available:
         dates = " to ".join(stamp(panel.times[bar], panel.bar) for bar in (start, splits.test.last))
         raise InputError(
-            f"validation and test, {dates}, have {most} quarters of {QUARTER} bars, got --quarters {count}"
+            f"validation and test, {dates}, have {available} quarters of {QUARTER} bars, got --quarters {count}"
         )
     last = start + QUARTER * count - 1
     return walk_forward_folds(splits.train.first, start, last, count, QUARTER, config.splits.embargo)
@@ -278,10 +280,10 @@ def _trade(
     for seed in range(RANDOM_SEEDS):
         picks = np.random.default_rng([config.seed, seed]).integers(0, len(names), len(quarters))
         ratios.append(accounts.result([(names[pick],) for pick in picks]).metrics["sharpe"])
-    low, median, high = np.nanquantile(ratios, [LOW, 0.5, HIGH])
-    below = float(np.mean(np.array(ratios) < curves[QUARTERLY].metrics["sharpe"]))
+    low, median, high = np.nanquantile(ratios, QUANTILES)
+    share_below = float(np.mean(np.array(ratios) < curves[QUARTERLY].metrics["sharpe"]))
     results: dict[str, Mapping[str, float] | RandomChoices] = {name: curve.metrics for name, curve in curves.items()}
-    results["random"] = RandomChoices(RANDOM_SEEDS, float(low), float(median), float(high), below)
+    results["random"] = RandomChoices(RANDOM_SEEDS, float(low), float(median), float(high), share_below)
     document = QuarterlyEnsemble(
         names,
         options.samples,
@@ -291,10 +293,10 @@ def _trade(
         None if look is None else look.number,
         None if look is None else look.so_far,
     )
-    write_json(out / FILE, document.to_dict(), indent=2)
+    write_json(out / RESULT_FILE, document.to_dict(), indent=2)
     index = pd.Index([stamp(time, panel.bar) for time in curves[QUARTERLY].times], name="time")
     equity = pd.DataFrame({name: curve.equity for name, curve in curves.items()}, index)
-    write_text(out / CURVES, equity.to_csv(float_format="%.2f"))
+    write_text(out / CURVES_FILE, equity.to_csv(float_format="%.2f"))
     return document
 
 

@@ -194,7 +194,7 @@ def _run_folder(out: Path, fold: int, seed: int) -> Path:
 
 
 def open_plan(
-    out: Path, marker: str, config: RunConfig, panel: Panel, plan: Mapping[str, object], *, resume: bool
+    out: Path, marker: str, config: RunConfig, panel: Panel, plan: Mapping[str, int | Sequence[str]], *, resume: bool
 ) -> None:
     """Start a series of runs in a new folder, or check that the series to resume has the same plan.
 
