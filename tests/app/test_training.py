@@ -158,6 +158,9 @@ def test_a_run_without_a_test_leaves_the_test_period_unseen(tmp_path: Path, monk
     verdict = run_tournament(config, run, resume=True, device="cpu")["verdict"]
     assert verdict["looks"] == 1
     assert run_backtest(run)["split"] == "test"
+    tested_page = (run / "report.html").read_text()
+    run_tournament(config, run, device="cpu", resume=True, test=False)
+    assert (run / "report.html").read_text() == tested_page
 
 
 def test_every_stage_is_reported(finished: tuple[Path, list[Progress]]) -> None:

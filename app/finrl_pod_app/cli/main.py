@@ -38,7 +38,8 @@ INTERRUPTED_MESSAGE = "interrupted"  # commands whose work can be resumed say so
 # Click keeps the lines of a paragraph that follows a backspace.
 START = """\b
 Start with:       finrl-pod demo --quick
-Your own prices:  finrl-pod data import prices.csv --name mine
+Your own prices:  finrl-pod demo prices.csv
+Step by step:     finrl-pod data import prices.csv --name mine
                   finrl-pod init mine.toml --data mine
                   finrl-pod tournament mine.toml --out runs/mine"""
 

@@ -13,7 +13,7 @@ from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.settings.toml import closest_key, parse_toml
 
-SettingValue = bool | int | float | str | Sequence[object] | None  # a value in TOML
+SettingValue = bool | int | float | str | np.generic | PurePath | Sequence[object] | None  # see `plain_value`
 
 
 def override_config(

@@ -48,7 +48,7 @@ from finrl_pod_app.prices.stored_prices import load_panel, panel_to_resume
 from finrl_pod_app.report.builder import bootstrap_band, build_report, leaderboard_rows, subject_of
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.html import write_page, write_report
-from finrl_pod_app.report.records import Champion, RunReport
+from finrl_pod_app.report.records import REPORT_FILE, Champion, RunReport
 from finrl_pod_app.report.verdict_text import few_bars_sentence
 from finrl_pod_app.setup.doctor import installed_versions, pick_device
 from finrl_pod_app.setup.kernels import compile_kernels
@@ -131,7 +131,8 @@ def run_tournament(
                 if not test:
                     tested = run_test(prepare(out, split="validation"), BacktestTerms())
                     report = _validation_report(context, tested, log, _champion(config, members, outcome), outcome)
-                    write_page(out, report, tested.results)
+                    if not (out / REPORT_FILE).exists():  # of an earlier test
+                        write_page(out, report, tested.results)
                     return report
                 stage = _stages(callback)
 
