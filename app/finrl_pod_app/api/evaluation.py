@@ -43,7 +43,7 @@ from finrl_pod_app.evaluation.finished_backtest import (
 from finrl_pod_app.evaluation.orders import MAX_AGE, OrderOptions, account_orders, run_champion
 from finrl_pod_app.prices.stored_prices import backtest_period, check_prices, load_panel, splits_of_panel
 from finrl_pod_app.setup.output_folder import BACKTEST, rewritable_folder
-from finrl_pod_app.setup.overrides import override_config
+from finrl_pod_app.setup.overrides import SettingValue, override_config
 from finrl_pod_app.setup.presets import for_stored_panel
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def backtest(
     cost_bps: float | None = None,
     cash: float | None = None,
     config: RunConfig | None = None,
-    settings: Mapping[str, markets.SettingValue] | None = None,
+    settings: Mapping[str, SettingValue] | None = None,
     execution: Execution = "weights",
     orders: Mapping[str, float] | None = None,
     flows: str | Path | float | None = None,
@@ -324,7 +324,7 @@ def run_tournament(
     prices: markets.Prices | None = None,
     *,
     out: str | Path,
-    settings: Mapping[str, markets.SettingValue] | None = None,
+    settings: Mapping[str, SettingValue] | None = None,
     cost_bps: float | None = None,
     test: bool = True,
     resume: bool = False,
@@ -373,7 +373,7 @@ def load_run(folder: str | Path) -> results.TournamentResult:
 def _run_config(
     config: RunConfig | str | Path,
     prices: markets.Prices | None,
-    settings: Mapping[str, markets.SettingValue] | None,
+    settings: Mapping[str, SettingValue] | None,
     cost_bps: float | None,
 ) -> RunConfig:
     """The config of a run; its prices are stored."""
@@ -456,7 +456,7 @@ def walkforward(
     prices: markets.Prices | None = None,
     *,
     out: str | Path,
-    settings: Mapping[str, markets.SettingValue] | None = None,
+    settings: Mapping[str, SettingValue] | None = None,
     cost_bps: float | None = None,
     folds: int = 6,
     seeds: int = 3,

@@ -186,7 +186,11 @@ def run_ensemble(
     configs = {name: algorithm_config(config, name, options.samples) for name in options.algorithms}
     folds = quarter_folds(config, panel, options.quarters)
     torch_device = pick_device(device)
-    plan = {"algorithms": options.algorithms, "quarters": len(folds), "samples": options.samples}
+    plan: dict[str, int | Sequence[str]] = {
+        "algorithms": options.algorithms,
+        "quarters": len(folds),
+        "samples": options.samples,
+    }
     try:
         with locked_folder(out, ENSEMBLE):
             open_plan(out, ENSEMBLE, config, panel, plan, resume=resume)
