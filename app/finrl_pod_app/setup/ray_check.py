@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import subprocess
 import sys
 from importlib import util
 from pathlib import Path
 from typing import NamedTuple
+
+from finrl_pod.files import reserve_room
 
 LOOPBACK = "127.0.0.1"
 SERVERS = ("core/src/ray/gcs/gcs_server", "core/src/ray/raylet/raylet")  # in the package
@@ -45,8 +46,11 @@ def ray_fault() -> RayFault | None:
     if length > SOCKET_PATH_BYTES:
         fix = f"set RAY_TMPDIR to a folder with a shorter path; {way_out}"
         return RayFault(f"paths of sockets in {folder} have {length} bytes, at most {SOCKET_PATH_BYTES} work", fix)
-    if reason := _folder_fault(folder):
-        return RayFault(reason, f"make the folder writable, or set RAY_TMPDIR to another one; {way_out}")
+    try:
+        reserve_room(folder)
+    except OSError as error:
+        fix = f"free space or make the folder writable, or set RAY_TMPDIR to another one; {way_out}"
+        return RayFault(f"{error.filename} cannot be written: {error.strerror}", fix)
     return None
 
 
@@ -68,15 +72,3 @@ def _server_fault(program: Path) -> str:
         return str(error.strerror)
     lines = process.stderr.strip().splitlines()
     return "" if process.returncode == 0 else (lines or [f"it ended with code {process.returncode}"])[-1][:200]
-
-
-def _folder_fault(folder: Path) -> str:
-    """Why sessions cannot be written into a folder, empty if they can."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    probe = existing / f".{secrets.token_hex(8)}"
-    try:
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        return f"{existing} cannot be written: {error.strerror}"
-    return ""
