@@ -100,6 +100,7 @@ class Scheduler(ABC):
             self.log.start(self.config.sha256, state.groups, self.shards, repeated)
         if state.generation < 0 or not self.budget.is_spent:
             self.begin(state, pending)
+            self._sample_count = sum(result.samples for result in saved_results.values())
             self.dispatcher.add(pending, saved_results)
 
     @abstractmethod

@@ -141,6 +141,37 @@ def test_interrupted_run_loses_nothing_and_resumes_on_other_shards(
     assert replayed(config, log, tmp_path / "again") == board(tmp_path / "run")
 
 
+class SimultaneousExecutor(ShuffledExecutor):
+    """Finishes all assignments at the same moment."""
+
+    def wait(self, report: ReportSamples) -> Sequence[Event]:
+        assignments = list(self._running)
+        self._running.clear()
+        return [Finished(self._trainer.run(assignment), "simultaneous") for assignment in assignments]
+
+
+@pytest.mark.slow
+def test_results_that_arrive_together_survive_a_kill_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = async_config(pods=2, generations=2)
+    save = RunDirectory.save_generation
+
+    def save_and_crash(self: RunDirectory, *arguments: Any) -> None:
+        save(self, *arguments)
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "save_generation", save_and_crash)
+        with pytest.raises(Crash):
+            tournament(config, tmp_path / "run", executor=SimultaneousExecutor(config, 2)).run()
+    tournament(config, tmp_path / "run", resume=True, executor=SimultaneousExecutor(config, 2)).run()
+    log = tmp_path / "run" / "events.jsonl"
+    events = [e["event"] for e in read_events(log)]
+    assert (events.count("result"), events.count("restarted")) == (4, 0)
+    assert replayed(config, log, tmp_path / "again") == board(tmp_path / "run")
+
+
 def test_an_assignment_that_always_loses_its_shard_ends_the_run(tmp_path: Path) -> None:
     config = async_config()
     with pytest.raises(RunError, match="has lost its shard 6 times: lost by the test"):

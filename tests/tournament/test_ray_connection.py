@@ -99,12 +99,12 @@ def test_errors_of_ray_become_one_sentence(
     assert not departures  # Ray has ended by itself
 
 
-def test_the_cluster_of_an_error_is_named() -> None:
-    message = connection_error("127.0.0.2:6379", RuntimeError("something else."), "", "2.60.0")
-    assert (
-        message
-        == f"the Ray cluster at 127.0.0.2:6379 cannot be used: something else; see `finrl-pod doctor`, or {WAY_OUT}"
-    )
+def test_the_cluster_and_the_cause_of_an_error_are_named() -> None:
+    error = ConnectionError("Failed to connect to Ray cluster")
+    error.__cause__ = RuntimeError("No node info found. Look")
+    message = connection_error("127.0.0.2:9", error, "", "2.60.0")
+    reason = "cannot be used: No node info found; see `finrl-pod doctor`"
+    assert message == f"the Ray cluster at 127.0.0.2:9 {reason}, or {WAY_OUT}"
 
 
 @pytest.mark.slow

@@ -175,8 +175,11 @@ def run_tournament(
     except KeyboardInterrupt:
         if not (out / "config.json").exists():
             raise
-        has_state = (out / "state.json").exists()
-        contents = "finished generations" if has_state else "no generation had finished, the settings"
+        contents = "no assignment had finished, the settings"
+        if (out / "state.json").exists():
+            contents = "finished generations"
+        elif any((out / "results").glob("*")):
+            contents = "finished assignments"
         raise Interrupted(
             f"interrupted; {contents} are kept in {out}. Go on with the same command and --resume --out "
             f"{shlex.quote(str(out))}"

@@ -39,6 +39,7 @@ ENVIRONMENT = {
     "RAY_worker_niceness": "0",  # 15 by default: every other process would go before shards
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # Ray prints errors of nodes to standard output, where the report goes
     "RAY_AUTH_MODE": "token",
+    "RAY_GCS_SERVER_REQUEST_TIMEOUT_SECONDS": f"{START_SECONDS:.0f}",  # for a node of a new cluster to register
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # shards without a GPU keep CUDA_VISIBLE_DEVICES
 }
 
@@ -205,6 +206,8 @@ def timeout_error(address: str | None, seconds: float) -> str:
 def connection_error(address: str | None, error: BaseException, log: str, version: str) -> str:
     """Message for an error of `ray.init`. log: what Ray wrote to standard error."""
     cluster = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
+    while error.__cause__ is not None:  # the outermost error says no more than that it failed
+        error = error.__cause__
     text = " ".join(str(error).split()).split(". ")[0].rstrip(".")
     if log.strip():
         text += f" ({_LOG_PREFIX.sub('', log.strip().splitlines()[-1])})"
