@@ -37,7 +37,7 @@ CREDIBLE_RATIO = 2.0  # annual Sharpe ratio over a reference that a test should 
 INTERVAL_METRICS = tuple(METRIC_BY_NAME[name] for name in ("sharpe", "annual_return", "max_drawdown"))
 ACCOUNT = 100_000  # account of the examples, in dollars
 DEMONSTRATION = (
-    "Demonstration: these years were used to build finrl_pod, and the stocks were chosen because they survived. The "
+    "Demonstration: these years were used to build finrl_pod, and the stocks were chosen because they survived: the "
     "figures are no evidence."
 )
 FIXED_TILTS = ("momentum", "reversal", "low_volatility")  # rungs of the ladder
