@@ -19,7 +19,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 OWN = {"finrl_pod", "finrl_pod_envs", "finrl_pod_strategies", "finrl_pod_app"}
 FOLDERS = ("finrl_pod", "envs/finrl_pod_envs", "strategies/finrl_pod_strategies", "app/finrl_pod_app")
 # Imported where the user's own installation has them, or by benchmarks of the peers that they are.
-UNDECLARED = {"isaacgym", "triton", "stable_baselines3", "bt", "vectorbt"}
+UNDECLARED = {"isaacgym", "pettingzoo", "triton", "stable_baselines3", "bt", "vectorbt"}
 OF_ALPACA_PY = {"requests", "urllib3", "websockets"}  # its session, the pools below it, and its stream
 OF_STREAMLIT = {"starlette"}  # its server
 
