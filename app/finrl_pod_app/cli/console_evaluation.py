@@ -49,7 +49,7 @@ def show_ensemble(ensemble: QuarterlyEnsemble) -> None:
         table.add_row(quarter.start, quarter.end, *ratios, display_name(quarter.chosen))
     console.print(table)
     console.print("Columns of algorithms: Sharpe ratios in the quarter before, on which one is chosen.", markup=False)
-    table = plain_table("Sharpe ratio of the traded quarters", ("account", "Sharpe"), right=("Sharpe",))
+    table = plain_table("Traded quarters", ("account", "Sharpe"), right=("Sharpe",))
     for name, result in ensemble.results.items():
         if not isinstance(result, RandomChoices):
             table.add_row(display_name(name), number(result["sharpe"]))
