@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 MAX_LISTED = 24  # names in a message
+MAX_SHOWN = 80  # characters of a value in a message
 
 
 class FinrlPodError(Exception):
@@ -120,6 +121,17 @@ class Interrupted(FinrlPodError):
     """Stopped by the user; progress is saved and can be resumed."""
 
     exit_code = 130
+
+
+def shown(value: object) -> str:
+    """A value for messages: its repr in at most 80 characters, or the name of its type if that says more."""
+    if isinstance(value, int) and value.bit_length() > MAX_SHOWN:
+        return f"a whole number of {value.bit_length():,} bits"
+    text = repr(value) if isinstance(value, str | int | float | None) else ""
+    if not text and isinstance(value, list | tuple | dict):
+        text = repr(value) if len(value) <= MAX_SHOWN else f"a {type(value).__name__} of {len(value):,} items"
+    text = " ".join((text or f"an object of the type {type(value).__name__}").split())
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def closest_name(name: str, candidates: Iterable[str]) -> str | None:

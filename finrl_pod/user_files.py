@@ -29,7 +29,7 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from finrl_pod import opened_files
-from finrl_pod.errors import FinrlPodError, InputError, closest_name, did_you_mean, listed
+from finrl_pod.errors import FinrlPodError, InputError, closest_name, did_you_mean, listed, shown
 from finrl_pod.opened_files import IMPORTED_PACKAGES, MODULE_PREFIX, OUR_PACKAGES
 
 T = TypeVar("T")
@@ -479,5 +479,5 @@ def check_name(part_kind: str, name: object) -> None:
     if not isinstance(name, str) or not name.strip():
         example = getattr(name, "__name__", "mine")
         raise InputError(
-            f'the {part_kind} needs a name in quotes, got {name!r}: write @fp.register_{part_kind}("{example}")'
+            f'the {part_kind} needs a name in quotes, got {shown(name)}: write @fp.register_{part_kind}("{example}")'
         )

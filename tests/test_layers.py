@@ -30,6 +30,7 @@ MAY_IMPORT = {
 # Subpackages of finrl_pod: each may import itself and those of a lower rank.
 RANK = {
     "errors": 0,
+    "arguments": 1,
     "masking": 0,
     "display": 0,
     "prices": 1,

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from finrl_pod.arguments import check_arguments
 from finrl_pod.data.splits import REWARD_LAG
 from finrl_pod.errors import InputError
 from finrl_pod.rl.networks.inputs import OBSERVATION_BOUND, action_scale
@@ -101,6 +102,7 @@ class GymMarketEnv(gymnasium.Env[Array, Array]):
 
     metadata = {"render_modes": []}  # noqa: RUF012  Gymnasium declares it as an instance variable
 
+    @check_arguments
     def __init__(
         self,
         market: MarketTensor,
@@ -154,6 +156,7 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
+    @check_arguments
     def __init__(
         self,
         market: MarketTensor,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from finrl_pod.arguments import check_arguments
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.actions import (
     TRADE_FRACTION,
@@ -135,6 +136,7 @@ KINDS: dict[str, type[PortfolioEnv] | type[StockTradingEnv] | type[DiscreteTradi
 }
 
 
+@check_arguments
 def make_env(market: MarketTensor, config: EnvironmentConfig, **kwargs: Any) -> MarketEnv:
     """Make the environment of `config.kind`; `kwargs` as for MarketEnv. Raises ConfigError for an unknown kind."""
     if config.kind == "custom":

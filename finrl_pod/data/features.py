@@ -7,17 +7,18 @@ the causality test covers every registered feature.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from finrl_pod.arguments import argument
 from finrl_pod.data import price_features
 from finrl_pod.data.as_of import table_values
 from finrl_pod.data.price_features import turbulence
-from finrl_pod.errors import FeatureError, closest_name, listed
+from finrl_pod.errors import FeatureError, closest_name, listed, shown
 from finrl_pod.types import PANEL_COLUMNS, Floats, Panel
 from finrl_pod.user_files import check_name, closest_part, custom_object, error_text, stdout_to_stderr, unpinned
 
@@ -45,7 +46,7 @@ _FEATURES: dict[str, Feature] = {}
 BUILT_IN_FEATURES: list[str] = []  # filled at the end of this module
 
 
-def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureFunction], FeatureFunction]:
+def register(name: str, needs: Sequence[str] = ("close",)) -> Callable[[FeatureFunction], FeatureFunction]:
     """Decorator that registers a function Panel -> [T, N] float64 (or [T, 1] for the whole market) under `name`.
 
     The function must be causal and return NaN where undefined. needs: columns of `types.PANEL_COLUMNS`, "benchmark" or
@@ -53,10 +54,12 @@ def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureF
     built-in feature and for an unknown column; InputError for no name.
     """
     check_name("feature", name)
-    needs = (needs,) if isinstance(needs, str) else tuple(needs)
+    needs = (needs,) if isinstance(needs, str) else tuple(argument("needs", needs, Sequence[str]))
     for column in needs:
         if column not in _INPUTS:
-            raise FeatureError(f"feature {name!r} needs column {column!r}, but a panel has only {', '.join(_INPUTS)}")
+            raise FeatureError(
+                f"feature {name!r} needs column {shown(column)}, but a panel has only {', '.join(_INPUTS)}"
+            )
 
     def add(function: FeatureFunction) -> FeatureFunction:
         if not callable(function):

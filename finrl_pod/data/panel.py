@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from finrl_pod.arguments import check_arguments, numbers
 from finrl_pod.data.dates import first_moment, last_moment, stamp
 from finrl_pod.data.flaws import (
     REPEATED_BARS_MAX,
@@ -24,7 +25,7 @@ from finrl_pod.data.flaws import (
     sentences,
     share_of_bars,
 )
-from finrl_pod.errors import DataError, listed
+from finrl_pod.errors import DataError, listed, shown
 from finrl_pod.prices import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
 
 BARS = ("1d", "1h", "15m", "1m")
@@ -32,6 +33,7 @@ BARS = ("1d", "1h", "15m", "1m")
 Locate = Callable[[int, int], str]
 
 
+@check_arguments
 def make_panel(
     times: ArrayLike,
     symbols: Sequence[str],
@@ -66,8 +68,11 @@ def make_panel(
         raise DataError(f"unknown column {unknown[0]!r}: a panel has {', '.join(PANEL_COLUMNS)}; rename or remove it")
     if "close" not in columns:
         raise DataError("column 'close' is missing: every panel needs closing prices")
-    moments = np.asarray(times, dtype="datetime64[ns]").copy()
-    values = {c: np.array(columns[c], dtype=np.float64, order="C") for c in PANEL_COLUMNS if c in columns}
+    try:
+        moments = np.asarray(times, dtype="datetime64[ns]").copy()
+    except (ValueError, TypeError):
+        raise DataError(f"times must be an array of datetime64, got {shown(times)}") from None
+    values = {c: numbers(f"the column {c!r} of columns", columns[c]) for c in PANEL_COLUMNS if c in columns}
     if moments.ndim != 1 or not moments.size or not symbols:
         raise DataError("there are no prices: a panel needs at least one bar of one ticker")
     for column, value in values.items():

@@ -21,6 +21,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
+from finrl_pod.arguments import check_arguments, numbers
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.active_management import LEVEL, annual_mean
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON, max_drawdown
@@ -211,6 +212,7 @@ def measure_edge(
     )
 
 
+@check_arguments
 def judge_returns(agent: ArrayLike, base: ArrayLike, cash: ArrayLike) -> Edge:
     """Test daily returns for an edge over a base, as the gate tests a champion at a first look.
 
@@ -218,8 +220,9 @@ def judge_returns(agent: ArrayLike, base: ArrayLike, cash: ArrayLike) -> Edge:
     number. No validation period is used, so the p-values hold for an agent that was not selected on these days. Raises
     InputError for series of different lengths, fewer than 20 returns, and returns that are not finite.
     """
-    returns, reference = (np.asarray(values, dtype=np.float64) for values in (agent, base))
-    rate = np.asarray(cash, dtype=np.float64)
+    returns = numbers("agent", agent)
+    reference = numbers("base", base)
+    rate = numbers("cash", cash)
     if returns.ndim != 1 or returns.shape != reference.shape or rate.shape not in ((), returns.shape):
         raise InputError(
             "agent, base and cash must be returns of the same days, got arrays of shapes "

@@ -72,7 +72,7 @@ def test_several_agents_are_averaged(setup: api.Setup, tmp_path: Path) -> None:
 
 def test_baselines_run_by_name_and_splits_are_checked(setup: api.Setup) -> None:
     assert backtest("equal_weight", setup).metrics["sharpe"] > 0
-    with pytest.raises(InputError, match="split must be train, validation, test or all"):
+    with pytest.raises(InputError, match="split must be one of train, validation, test, all"):
         backtest("equal_weight", setup, split="tomorrow")  # type: ignore[arg-type]
 
 

@@ -91,20 +91,20 @@ def test_settings_take_values_of_numpy_and_paths() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"benchmark": 3}, "benchmark must be a symbol"),
+        ({"benchmark": 3}, "benchmark must be text or None, got 3"),
         ({"benchmark": "inverse_volatility"}, "is the tested strategy"),
         ({"orders": {"stop": 0.1}}, "orders takes shares such as stop_loss"),
-        ({"orders": {"stop_loss": "5%"}}, "orders takes shares such as stop_loss"),
-        ({"orders": 0.1}, "orders must be a dict"),
+        ({"orders": {"stop_loss": "5%"}}, 'orders must be shares such as {"stop_loss": 0.05} or None'),
+        ({"orders": 0.1}, "orders must be shares such as"),
         ({"orders": {"stop_loss": 0.1}, "capacity": True}, "stops and limits are simulated"),
-        ({"execution": "now"}, "execution must be weights or paper"),
+        ({"execution": "now"}, "execution must be one of weights, paper, got"),
         ({"execution": "paper", "capacity": True}, "a capacity is computed for strategies"),
         ({"cash": 0}, "cash must be above zero"),
         ({"settings": {"agent.hidden": (3,)}}, "environment.agent"),
         ({"settings": ["delay=2"]}, "settings must be a dict"),
         ({"adv": 1e8}, "is the volume that --capacity assumes"),
         ({"capacity": 1}, "capacity must be True or False"),
-        ({"out": 3}, "out must be a folder"),
+        ({"out": 3}, "out must be text or a path or None, got 3"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -108,10 +108,10 @@ def text_cell(column: int, prices: pd.DataFrame) -> pd.DataFrame:
         ),
         (text_cell(1, fields()), r"row 3 \(2015-01-05\), AAA: Close must be a number such as 12.5, got 'x'"),
         (frame().set_axis(["A", "A", "B"], axis=1), "the DataFrame has the column 'A' twice"),
-        (frame()["AAA"], "prices must be a panel, .* got Series"),
-        (frame().to_numpy(), "prices must be a panel, .* got ndarray"),
-        ({"AAA": [1]}, "prices must be a panel, .* got dict"),
-        (None, "prices must be a panel, .* got None"),
+        (frame()["AAA"], "source must be a panel, .* got an object of the type Series"),
+        (frame().to_numpy(), "source must be a panel, .* got an object of the type ndarray"),
+        ({"AAA": [1]}, r"source must be a panel, .* got {'AAA': \[1\]}"),
+        (None, "source must be a panel, .* got None"),
         (frame().set_axis(["Open", "Close", "High"], axis=1), r"pass --symbol TICKER \(symbol='TICKER' in Python\)"),
         (named().reset_index().rename(columns={"Close": "Adj Close"}).assign(open=1), "but no 'close'"),
         (pd.concat({"a": fields()}, axis=1), "has 3 levels of column names"),
@@ -136,12 +136,14 @@ def test_options_and_dates_of_prices_are_checked() -> None:
     ("arguments", "message"),
     [
         *(
-            ({"samples": x}, "samples must be a whole number of at least 1")
+            ({"samples": x}, f"samples must be a whole number{' of at least 1' * (x == 0)}, got")
             for x in ("many", 1.5, None, np.nan, True, 0)
         ),
-        *(({"seed": x}, "seed must be a whole number from 0 to 9,223") for x in (-1, "x", 1.5, 2**70)),
-        *(({"threads": x}, "threads must be a whole number from 0 to 1,024") for x in (-1, "x", 2000)),
-        ({"callback": 3}, "callback must be a function of the learner and its metrics, got 3"),
+        *(({"seed": x}, "seed must be a whole number from 0 to 9,223") for x in (-1, 2**70)),
+        *(({"seed": x}, "seed must be a whole number or None, got") for x in ("x", 1.5)),
+        *(({"threads": x}, "threads must be a whole number from 0 to 1,024") for x in (-1, 2000)),
+        ({"threads": "x"}, "threads must be a whole number or None, got 'x'"),
+        ({"callback": 3}, "callback must be a function or None, got 3"),
     ],
 )
 def test_arguments_of_training_are_checked(arguments: dict[str, Any], message: str) -> None:
@@ -159,20 +161,20 @@ def market() -> fp.Setup:
     [
         (
             lambda: fp.make_market(frame(), {"a": 1}),
-            "a config must be a RunConfig, a TOML file or a preset .* got dict",
+            "config must be a RunConfig, a TOML file or a preset .* got {'a': 1}",
         ),
         (lambda: fp.make_market(frame(), "quik"), "no preset 'quik'; did you mean quick"),
         (lambda: fp.make_market(frame()[:60]), "the default settings do not fit the 60 bars of 'frame'"),
-        (lambda: fp.run_tournament(None, out="x"), "a config must be .* got None"),
-        (lambda: fp.run_tournament(out=None), "out must be a folder, got None"),
-        (lambda: fp.judge(None), "a run must be its folder or a TournamentResult, got None"),
+        (lambda: fp.run_tournament(None, out="x"), "config must be .* got None"),
+        (lambda: fp.run_tournament(out=None), "out must be text or a path, got None"),
+        (lambda: fp.judge(None), "run must be text or a path or a TournamentResult, got None"),
         (lambda: fp.audit(3), "an audit takes .* got 3"),
-        (lambda: fp.walkforward(out="x", folds="2"), "folds must be a whole number of at least 1, got '2'"),
+        (lambda: fp.walkforward(out="x", folds="2"), "folds must be a whole number, got '2'"),
         (lambda: fp.walkforward(out="x", seeds=-1), "^seeds must be a whole number of at least 1, got -1"),
-        (lambda: fp.load_config(3), "a config must be .* got 3"),
+        (lambda: fp.load_config(3), "config must be .* got 3"),
         (lambda: fp.load_agent("feats.py"), "there is no saved agent 'feats.py'"),
         (lambda: fp.load_agent("."), "there is no saved agent '.'"),
-        (lambda: fp.load_agent(3), "a saved agent must be the path .* got 3"),
+        (lambda: fp.load_agent(3), "paths must be text or a path, got 3"),
     ],
 )
 def test_wrong_arguments_are_named(call: Callable[[], object], message: str) -> None:
@@ -190,15 +192,18 @@ def agent() -> fp.TrainedAgent:
     [
         (lambda: fp.run_tournament("quick", frame(), out="x", test="no"), "test must be True or False, got 'no'"),  # type: ignore[arg-type]
         (lambda: fp.run_tournament("quick", out="x", resume=1), "resume must be True or False, got 1"),  # type: ignore[arg-type]
-        (lambda: fp.train(market(), 1_000, progress="no"), "progress must be True or False, got 'no'"),  # type: ignore[arg-type]
+        (lambda: fp.train(market(), 1_000, progress="no"), "progress must be True or False or None, got 'no'"),  # type: ignore[arg-type]
         (lambda: fp.load_prices(frame(), allow_gaps="no"), "allow_gaps must be True or False, got 'no'"),
-        (lambda: fp.backtest("equal_weight", frame(), cost_bps="10"), "cost_bps must be a number, got '10'"),  # type: ignore[arg-type]
+        (lambda: fp.backtest("equal_weight", frame(), cost_bps="10"), "cost_bps must be a number or None, got '10'"),  # type: ignore[arg-type]
         (lambda: fp.backtest(frame(), "equal_weight"), "the strategy comes first, then the prices"),
-        (lambda: fp.run_tournament(frame(), out="x"), "prices are the second argument"),  # type: ignore[arg-type]
+        (
+            lambda: fp.run_tournament(frame(), out="x"),
+            "config must be a RunConfig, .* got an object of the type DataFrame",
+        ),  # type: ignore[arg-type]
         (lambda: fp.make_market(frame(), RunConfig(seed="3")), "seed must be a whole number, got '3'"),  # type: ignore[arg-type]
         (lambda: fp.make_market(frame(), RunConfig(agent="ppo")), "agent must be a table of settings, got 'ppo'"),  # type: ignore[arg-type]
         (lambda: fp.make_market(frame(), RunConfig(agent=AnalyticConfig(algorithm="ppo"))), "unknown key agent."),  # type: ignore[arg-type]
-        (lambda: agent().save(7), "an agent is saved under a path, got 7"),  # type: ignore[arg-type]
+        (lambda: agent().save(7), "path must be text or a path, got 7"),  # type: ignore[arg-type]
         (lambda: fp.judge("nowhere"), "there is no folder nowhere"),
     ],
 )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pandas as pd
 from finrl_pod_strategies.baselines import index_market, index_rules
 from finrl_pod_strategies.policy import ModelStrategy, PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
+from finrl_pod.arguments import check_arguments
 from finrl_pod.data.sources.feature_tables import with_newest_tables
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.store import Store
@@ -43,13 +44,17 @@ from finrl_pod_app.evaluation.finished_backtest import (
 from finrl_pod_app.evaluation.orders import MAX_AGE, OrderOptions, account_orders, run_champion
 from finrl_pod_app.prices.stored_prices import backtest_period, check_prices, load_panel, splits_of_panel
 from finrl_pod_app.setup.output_folder import BACKTEST, rewritable_folder
-from finrl_pod_app.setup.overrides import SettingValue, override_config
+from finrl_pod_app.setup.overrides import override_config
 from finrl_pod_app.setup.presets import for_stored_panel
 
 if TYPE_CHECKING:
     from finrl_pod_app.evaluation.audit import Audit
 
 
+OrderShares = Annotated[Mapping[str, float], 'shares such as {"stop_loss": 0.05}']
+
+
+@check_arguments
 def backtest(
     strategy: Strategy | TrainedAgent | str | object,
     prices: api.Setup | markets.Prices | None = None,
@@ -60,9 +65,9 @@ def backtest(
     cost_bps: float | None = None,
     cash: float | None = None,
     config: RunConfig | None = None,
-    settings: Mapping[str, SettingValue] | None = None,
+    settings: markets.Settings | None = None,
     execution: Execution = "weights",
-    orders: Mapping[str, float] | None = None,
+    orders: OrderShares | None = None,
     flows: str | Path | float | None = None,
     benchmark: str | None = None,
     capacity: bool = False,
@@ -89,17 +94,11 @@ def backtest(
     same options. Each test result of a strategy that is not a baseline counts as a look. Raises InputError and
     DataError for bad input.
     """
-    if split not in get_args(SplitName):
-        raise InputError(f"split must be train, validation, test or all, got {split!r:.80}")
-    cost_bps = None if cost_bps is None else api.number("cost_bps", cost_bps)
-    cash = None if cash is None else api.number("cash", cash)
     if isinstance(strategy, Panel | pd.DataFrame | api.Setup):
         raise InputError("the strategy comes first, then the prices: fp.backtest('equal_weight', prices)")
     terms = _terms(execution, orders, flows, benchmark, capacity, adv)
     terms.check(strategy)
-    folder = None if out is None else api.as_path(out, "out must be a folder")
-    if not isinstance(settings, Mapping | None):
-        raise InputError(f'settings must be a dict such as {{"environment.delay": 2}}, got {settings!r:.80}')
+    folder = None if out is None else Path(out)
     options: BacktestOptions = {"split": split, "start": start, "end": end, "cost_bps": cost_bps, "cash": cash}
     options["settings"] = settings or {}
     with rewritable_folder(folder, BACKTEST):
@@ -115,24 +114,14 @@ def backtest(
 
 def _terms(
     execution: Execution,
-    orders: Mapping[str, float] | None,
+    orders: OrderShares | None,
     flows: str | Path | float | None,
     benchmark: str | None,
     capacity: bool,
     adv: float | None,
 ) -> BacktestTerms:
-    if execution not in get_args(Execution):
-        raise InputError(f"execution must be weights or paper, got {execution!r:.80}")
-    if not isinstance(orders, Mapping | None):
-        raise InputError(f'orders must be a dict such as {{"stop_loss": 0.05}}, got {orders!r:.80}')
-    if not isinstance(benchmark, str | None):
-        raise InputError(f"benchmark must be a symbol, a baseline or file.py:Class, got {benchmark!r:.80}")
     order_rules = OrderRules.from_shares(orders) if orders else None
-    is_wanted = api.flag("capacity", capacity)
-    volume = None if adv is None else api.number("adv", adv)
-    return BacktestTerms(
-        execution, orders=order_rules, flows=flows, benchmark=benchmark, capacity=is_wanted, adv=volume
-    )
+    return BacktestTerms(execution, orders=order_rules, flows=flows, benchmark=benchmark, capacity=capacity, adv=adv)
 
 
 def _inputs(
@@ -223,8 +212,9 @@ def _result(tested: FinishedBacktest) -> results.Backtest:
     )
 
 
+@check_arguments
 def orders(
-    what: Strategy | TrainedAgent | results.TournamentResult | str | Path | object,
+    strategy: Strategy | TrainedAgent | results.TournamentResult | str | Path | object,
     prices: api.Setup | markets.Prices | None = None,
     holdings: Mapping[str, float] | str | Path | None = None,
     *,
@@ -236,31 +226,29 @@ def orders(
 ) -> pd.DataFrame:
     """What to buy and sell after the close of `date`, by default of the last bar: the orders of a backtest.
 
-    what, prices: as in `backtest`; a run also decides on newer prices. holdings: shares by symbol, or a CSV file with
-    columns symbol and shares; beside a file the virtual holdings of a mandate are kept for the next decision. cash:
-    currency. whole_shares: cut orders towards zero. max_age: trading days that the last prices may be old without a
-    date. why: add the columns `score` and `why`: what an agent decided from, and the contribution of each feature to
+    strategy, prices: as in `backtest`; a run also decides on newer prices. holdings: shares by symbol, or a CSV file
+    with columns symbol and shares; beside a file the virtual holdings of a mandate are kept for the next decision.
+    cash: currency. whole_shares: cut orders towards zero. max_age: trading days that the last prices may be old without
+    a date. why: add the columns `score` and `why`: what an agent decided from, and the contribution of each feature to
     it. Returns a row for each symbol, see `finrl_pod_app.evaluation.orders.OrderRow` and `ExplainedRow`;
     `attrs["cash_left"]` has the cash after the orders. Raises InputError and DataError for bad input.
     """
-    if isinstance(what, TrainedAgent) and prices is None:
-        prices = what.market
+    if isinstance(strategy, TrainedAgent) and prices is None:
+        prices = strategy.market
     config = prices.config if isinstance(prices, api.Setup) else RunConfig()
-    strategy: Strategy
-    if (folder := _folder_of_run(what)) is not None:
-        (strategy, config) = run_champion(folder)
+    order_strategy: Strategy
+    if (folder := _folder_of_run(strategy)) is not None:
+        (order_strategy, config) = run_champion(folder)
     else:
-        (strategy, _) = _strategy_of(what, prices, config)
+        (order_strategy, _) = _strategy_of(strategy, prices, config)
     if isinstance(prices, api.Setup):
         panel = prices.panel
     else:
         panel = load_panel(config) if prices is None else markets.load_prices(prices)
-    if not isinstance(holdings, Mapping | None):
-        holdings = api.as_path(holdings, "holdings must be shares by symbol or a CSV file")
-    days = api.whole_number("max_age", max_age, 0)
-    is_whole = api.flag("whole_shares", whole_shares)
-    options = OrderOptions(api.number("cash", cash), date, is_whole, days, api.flag("why", why))
-    result = account_orders(strategy, config, panel, holdings, options)
+    if isinstance(holdings, str):
+        holdings = Path(holdings)
+    options = OrderOptions(cash, date, whole_shares, api.whole_number("max_age", max_age, 0), why)
+    result = account_orders(order_strategy, config, panel, holdings, options)
     frame = result.to_frame()
     frame.attrs["cash_left"] = result.cash_left
     return frame
@@ -319,12 +307,13 @@ def _names_function(text: str) -> bool:
     return is_custom(text) and inspect.isroutine(user_object(text, f"the strategy {text}"))
 
 
+@check_arguments
 def run_tournament(
-    config: RunConfig | str | Path = markets.DEFAULT_PRESET,
+    config: markets.ConfigSource = markets.DEFAULT_PRESET,
     prices: markets.Prices | None = None,
     *,
     out: str | Path,
-    settings: Mapping[str, SettingValue] | None = None,
+    settings: markets.Settings | None = None,
     cost_bps: float | None = None,
     test: bool = True,
     resume: bool = False,
@@ -343,20 +332,17 @@ def run_tournament(
     from finrl_pod_app.report.records import RunReport
     from finrl_pod_app.training.tournaments import run_tournament as run
 
-    if isinstance(config, Panel | pd.DataFrame):
-        raise InputError("prices are the second argument: fp.run_tournament('quick', prices, out=...)")
-    test = api.flag("test", test)
-    resume = api.flag("resume", resume)
-    out = api.as_path(out, "out must be a folder")
+    out = Path(out)
     run_config = _run_config(config, prices, settings, cost_bps)
     with progress_display(quiet=not progress_shown(progress)) as report:
         result = run(run_config, out, resume=resume, device=device, progress=report, test=test)
     return results.TournamentResult(result.to_dict() if isinstance(result, RunReport) else result, out)
 
 
+@check_arguments
 def load_run(folder: str | Path) -> results.TournamentResult:
     """The result of a finished tournament from its folder. Raises RunError for a folder without one."""
-    path = api.as_path(folder, "a run must be the folder that run_tournament or finrl-pod tournament wrote")
+    path = Path(folder)
     names = ("report.json", "result.json")  # the second on an environment without a market
     file = next((path / name for name in names if (path / name).is_file()), None)
     if file is None:
@@ -371,9 +357,9 @@ def load_run(folder: str | Path) -> results.TournamentResult:
 
 
 def _run_config(
-    config: RunConfig | str | Path,
+    config: markets.ConfigSource,
     prices: markets.Prices | None,
-    settings: Mapping[str, SettingValue] | None,
+    settings: markets.Settings | None,
     cost_bps: float | None,
 ) -> RunConfig:
     """The config of a run; its prices are stored."""
@@ -383,6 +369,7 @@ def _run_config(
     return markets.with_settings(config, settings, cost_bps)
 
 
+@check_arguments
 def audit(
     target: Strategy | TrainedAgent | results.TournamentResult | str | Path | object,
     prices: api.Setup | markets.Prices | None = None,
@@ -430,6 +417,7 @@ def _audited(
     return audit_strategy(strategy, panel_name, config=config, on_step=on_step)
 
 
+@check_arguments
 def check(target: object, kind: str | None = None) -> results.CheckResult:
     """Try a custom extension on a small random market, as `finrl-pod check` does, and tell what is wrong.
 
@@ -451,12 +439,13 @@ def check(target: object, kind: str | None = None) -> results.CheckResult:
     return results.CheckResult({"target": name, "kind": kind, "passed": not faults, "faults": rows})
 
 
+@check_arguments
 def walkforward(
-    config: RunConfig | str | Path = markets.DEFAULT_PRESET,
+    config: markets.ConfigSource = markets.DEFAULT_PRESET,
     prices: markets.Prices | None = None,
     *,
     out: str | Path,
-    settings: Mapping[str, SettingValue] | None = None,
+    settings: markets.Settings | None = None,
     cost_bps: float | None = None,
     folds: int = 6,
     seeds: int = 3,
@@ -469,8 +458,7 @@ def walkforward(
     """
     from finrl_pod_app.training.walkforward import run_walkforward
 
-    out = api.as_path(out, "out must be a folder")
-    resume = api.flag("resume", resume)
+    out = Path(out)
     folds = api.whole_number("folds", folds, 1)
     seeds = api.whole_number("seeds", seeds, 1)
     run_config = _run_config(config, prices, settings, cost_bps)
@@ -478,10 +466,13 @@ def walkforward(
     return results.WalkforwardResult(document, out)
 
 
+@check_arguments
 def judge(run: str | Path | results.TournamentResult) -> results.VerdictResult:
     """The verdict of a finished run, rule by rule. Raises RunError for a folder without one."""
     from finrl_pod.promotion.verdict import read_verdict
     from finrl_pod_app.report.records import report_of_run
 
-    folder = _folder_of_run(run) or api.as_path(run, "a run must be its folder or a TournamentResult")
+    folder = run.folder if isinstance(run, results.TournamentResult) else Path(run)
+    if folder is None:
+        raise RunError("run is a result without a folder; give the folder of a run")
     return results.VerdictResult(read_verdict(folder).to_dict() | report_of_run(folder).verdict_context(), folder)

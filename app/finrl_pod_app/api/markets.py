@@ -5,32 +5,36 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
 
+from finrl_pod.arguments import check_arguments
 from finrl_pod.data.panel import between, select
 from finrl_pod.data.sources.feature_tables import with_tables
 from finrl_pod.data.sources.files import read_file, read_frame
 from finrl_pod.data.sources.read_options import ReadOptions
 from finrl_pod.data.sources.tables import without_suffix
 from finrl_pod.data.store import Store, describe
-from finrl_pod.errors import ConfigError, DataError, InputError
+from finrl_pod.errors import ConfigError, DataError
 from finrl_pod.settings.run import BUILT_IN_SPLITS, FeatureConfig, RunConfig, SplitConfig, load, parse
 from finrl_pod.types import Panel
 from finrl_pod_app.api import setup as api
 from finrl_pod_app.prices.stored_prices import names_of
-from finrl_pod_app.setup.overrides import SettingValue, apply_settings, override_config
+from finrl_pod_app.setup.overrides import apply_settings, override_config
 from finrl_pod_app.setup.presets import PRESETS, for_panel, preset
 
-Prices = Panel | pd.DataFrame | str | Path
+Prices = Annotated[
+    Panel | pd.DataFrame | str | Path,
+    "a panel, a DataFrame (of a Series: .to_frame(TICKER)), a file or the name of a stored panel",
+]
+ConfigSource = Annotated[RunConfig | str | Path, f"a RunConfig, a TOML file or a preset ({', '.join(PRESETS)})"]
+Settings = Annotated[Mapping[str, Any], 'a dict such as {"tournament.pods": 4}']
 DEFAULT_PRESET = "laptop"
 FRAME = "frame"  # name of a panel made from a DataFrame
-_PRICES_RULE = (
-    "prices must be a panel, a DataFrame (of a Series: .to_frame(TICKER)), a file or the name of a stored panel"
-)
 
 
+@check_arguments
 def load_prices(
     source: Prices,
     *,
@@ -54,7 +58,7 @@ def load_prices(
         panel = source
     elif isinstance(source, pd.DataFrame):
         panel = read_frame(source, name=name, **options)
-    elif (path := api.as_path(source, _PRICES_RULE)).suffix or path.is_dir():
+    elif (path := Path(source)).suffix or path.is_dir():
         panel = dataclasses.replace(read_file(path, **options), name=without_suffix(path.name))
     else:
         panel = Store().load(str(source))
@@ -62,11 +66,12 @@ def load_prices(
     return between(panel, start, end) if start or end else panel
 
 
+@check_arguments
 def make_market(
     prices: Prices = "sample",
-    config: RunConfig | str | Path | None = None,
+    config: ConfigSource | None = None,
     *,
-    settings: Mapping[str, SettingValue] | None = None,
+    settings: Settings | None = None,
     cost_bps: float | None = None,
 ) -> api.Setup:
     """A market to train on: prices with splits, features and rules.
@@ -99,22 +104,21 @@ def make_market(
         ) from None
 
 
-def with_settings(config: RunConfig, settings: Mapping[str, SettingValue] | None, cost_bps: float | None) -> RunConfig:
+def with_settings(config: RunConfig, settings: Settings | None, cost_bps: float | None) -> RunConfig:
     """The config with the arguments `settings` and `cost_bps`."""
-    if not isinstance(settings, Mapping | None):
-        raise InputError(f'settings must be a dict such as {{"tournament.pods": 4}}, got {settings!r}')
-    config = override_config(config, cost_bps=None if cost_bps is None else api.number("cost_bps", cost_bps))
+    config = override_config(config, cost_bps=cost_bps)
     return apply_settings(config, list((settings or {}).items()), "settings")
 
 
-def load_config(config: RunConfig | str | Path) -> RunConfig:
+@check_arguments
+def load_config(config: ConfigSource) -> RunConfig:
     """A TOML file, or a preset by name, as a RunConfig.
 
     Raises ConfigError for an invalid file and an unknown preset.
     """
     if isinstance(config, RunConfig):
         return parse(dataclasses.asdict(config), "the config")  # checks types at run time
-    path = api.as_path(config, f"a config must be a RunConfig, a TOML file or a preset ({', '.join(PRESETS)})")
+    path = Path(config)
     return preset(str(config)) if isinstance(config, str) and not path.suffix and not path.is_file() else load(path)
 
 

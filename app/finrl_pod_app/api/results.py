@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import pandas as pd
 
+from finrl_pod.arguments import check_arguments
 from finrl_pod.display import cell_text
 from finrl_pod.display import table_html as table_html
-from finrl_pod.errors import InputError, RunError, count_text
+from finrl_pod.errors import InputError, RunError, count_text, listed, shown
 from finrl_pod.evaluate.attribution import COLUMNS as TRADE_COLUMNS
 from finrl_pod.evaluate.metrics import METRIC_NAMES, METRICS
 from finrl_pod.files import read_json, read_regular, to_plain, write_json
@@ -85,6 +86,7 @@ class Backtest:
         base = next((name for name in ("equal_weight", *results) if name in results and name != self.result.name), "")
         return figures.backtest_figure(results, self._title(), base)
 
+    @check_arguments
     def save(self, path: str | Path) -> Path:
         """Write as JSON; `load` reads it back."""
         trades = {name: self.trades[name].to_numpy() for name in self.trades.columns}
@@ -98,6 +100,7 @@ class Backtest:
         return target
 
     @classmethod
+    @check_arguments
     def load(cls, path: str | Path) -> Self:
         """Read a saved backtest. Raises RunError for another file."""
         values = read_json(Path(path))
@@ -117,6 +120,7 @@ class Backtest:
             None if values["capacity"] is None else Capacity.model_validate(values["capacity"]),
         )
 
+    @check_arguments
     def comparison(self, baseline: str | None = None) -> Comparison | None:
         """The mean return above a baseline per year with its interval, and the one-sided p-value of no edge.
 
@@ -130,7 +134,8 @@ class Backtest:
         if baseline is None:
             baseline = self._default_baseline
         if baseline not in self.baselines:
-            raise InputError(f"baseline must be one of {', '.join(self.baselines)}, got {baseline!r}")
+            choices = f"one of {listed(list(self.baselines))}" if self.baselines else "left out: there is none"
+            raise InputError(f"baseline must be {choices}; got {shown(baseline)}")
         return comparison(self.result, self.baselines[baseline])
 
     @property
@@ -240,6 +245,7 @@ class TournamentResult(Document):
         rows = [[strategies[name].get(column) for column in columns] for name in champion_first(strategies)]
         return pd.DataFrame(rows, pd.Index(champion_first(strategies), name="strategy"), columns, dtype=float)
 
+    @check_arguments
     def plot(self, *, scores: bool = False) -> Figure:
         """Test equity and drawdown of the champion and the baselines, and growth of the champion over its base.
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.policy import Model, ModelStrategy, PolicyStrategy
 
+from finrl_pod.arguments import check_arguments
 from finrl_pod.data.sources.feature_tables import with_tables
 from finrl_pod.data.splits import REWARD_LAG, Span, Splits, make_splits
 from finrl_pod.data.tensor import to_device
 from finrl_pod.display import table_html
-from finrl_pod.errors import InputError, RunError
+from finrl_pod.errors import InputError, RunError, shown
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import RunConfig, parse
@@ -64,17 +63,20 @@ class Setup:
         head = ("split", "first bar", "last bar", "bars")
         return f"<div>{self.panel._repr_html_()}{table_html('Splits', spans, head, note)}</div>"
 
+    @check_arguments
     def environment(self, members: tuple[int, ...] = (0,)) -> MarketEnv:
         """Return environments on the training split for the given population members."""
         return training_env(self.config, self.market, self.splits, members)
 
+    @check_arguments
     def span(self, split: str) -> Span:
         """First and last bar of "train", "validation" or "test". Raises InputError for another name."""
         spans = {"train": self.splits.train, "validation": self.splits.validation, "test": self.splits.test}
         if split not in spans:
-            raise InputError(f"split must be one of {', '.join(spans)}, got {split!r}")
+            raise InputError(f"split must be one of {', '.join(spans)}, got {shown(split)}")
         return spans[split]
 
+    @check_arguments
     def gym(self, split: str = "train") -> GymMarketEnv:
         """One account on the bars of a split as a Gymnasium environment, under the rules and mandate of the config.
 
@@ -89,6 +91,7 @@ class Setup:
         last = span.last - REWARD_LAG
         return GymMarketEnv(self.market, config.environment, first=span.first, last=last, mandate=config.mandate)
 
+    @check_arguments
     def strategy(self, model: Model, name: str = "") -> ModelStrategy:
         """A model that was trained on `gym` or `gym_vector`, such as one of Stable-Baselines3, as a strategy.
 
@@ -106,6 +109,7 @@ class Setup:
         panel = self.panel.sha256
         return ModelStrategy(model, normaliser, config.environment, config.mandate, spec, panel, name)
 
+    @check_arguments
     def gym_vector(self, split: str = "train", envs: int | None = None) -> GymVectorEnv:
         """`envs` accounts on the bars of a split as a Gymnasium vector environment; by default as many as in the
         config.
@@ -120,6 +124,7 @@ class Setup:
         )
 
 
+@check_arguments
 def prepare(config: RunConfig | None = None, device: str = "auto", *, panel: Panel | None = None) -> Setup:
     """Load prices, split them, compute features and normalise them on the training split.
 
@@ -137,14 +142,19 @@ def prepare(config: RunConfig | None = None, device: str = "auto", *, panel: Pan
     return Setup(config, panel, splits, to_device(market, torch_device))
 
 
+@check_arguments
 def save(learner: Learner, path: str | Path, setup: Setup, member: int = 0) -> Path:
     """Write one member as `path`.json and `path`.safetensors and return the path of the JSON file."""
-    target = as_path(path, "an agent is saved under a path")
+    target = Path(path)
+    if not target.name:
+        raise InputError(f"path must name the files of an agent, got {shown(str(path))}")
     target = target.with_name(target.name.removesuffix(".json"))
+    member = whole_number("member", member, 0, learner.env.members - 1)
     snapshot = learner.snapshot(member, id=target.name, data_sha256=setup.panel.sha256)
     return snapshots.save(target.parent, snapshot)
 
 
+@check_arguments
 def load(*paths: str | Path) -> PolicyStrategy:
     """Load agents written by `save` as one strategy that averages their target weights."""
     return PolicyStrategy([read_snapshot(path) for path in paths], name="+".join(Path(path).stem for path in paths))
@@ -162,41 +172,15 @@ def _file_of(path: Path) -> Path:
 
 def read_snapshot(path: str | Path) -> AgentSnapshot:
     """The agent that `save` wrote. Raises RunError if there is none."""
-    file = _file_of(as_path(path, "a saved agent must be the path that fp.save_agent or agent.save wrote"))
+    file = _file_of(Path(path))
     if not file.is_file():
         raise RunError(f"there is no saved agent {str(path)!r}: give the path that fp.save_agent or agent.save wrote")
     return snapshots.load(file)
 
 
-def whole_number(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """An argument as int. Raises InputError unless it is a whole number from `low` to `high`, also of NumPy."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < low or (high is not None and number > high):
+def whole_number(name: str, value: int, low: int, high: int | None = None) -> int:
+    """The argument. Raises InputError unless it is from `low` to `high`."""
+    if value < low or (high is not None and value > high):
         range_text = f"of at least {low:,}" if high is None else f"from {low:,} to {high:,}"
-        raise InputError(f"{name} must be a whole number {range_text}, got {value!r}")
-    return number
-
-
-def flag(name: str, value: Any) -> bool:
-    """An argument as bool. Raises InputError for anything but True and False: "no" would count as true."""
-    if value is True or value is False:
-        return bool(value)
-    raise InputError(f"{name} must be True or False, got {value!r}")
-
-
-def number(name: str, value: Any) -> float:
-    """An argument as float. Raises InputError unless it is a number, also of NumPy."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    raise InputError(f"{name} must be a number, got {value!r}")
-
-
-def as_path(value: object, rule: str) -> Path:
-    """An argument as a path. Raises InputError with the rule for anything but a text or a path."""
-    if isinstance(value, str | Path):
-        return Path(value)
-    value_text = repr(value) if value is None or isinstance(value, int | float) else type(value).__name__  # may be long
-    raise InputError(f"{rule}, got {value_text}")
+        raise InputError(f"{name} must be a whole number {range_text}, got {shown(value)}")
+    return value

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pandas as pd
 from finrl_pod_strategies.policy import PolicyStrategy
 
+from finrl_pod.arguments import check_arguments
 from finrl_pod.display import table_html
-from finrl_pod.errors import InputError
 from finrl_pod.native.device import restored_threads
 from finrl_pod.rl.algorithms.factory import is_solved
 from finrl_pod.rl.training.learner import Callback, Learner
@@ -55,10 +55,12 @@ class TrainedAgent:
         """Mean reward of each iteration over samples, and its moving average."""
         return learning_figure(self.to_frame()["reward"], f"Learning curve of {self.learner.config.algorithm}")
 
+    @check_arguments
     def save(self, path: str | Path) -> Path:
         """Write `path`.json and `path`.safetensors; `fp.load_agent` reads them as a strategy."""
         return api.save(self.learner, path, self.market)
 
+    @check_arguments
     def export(self, folder: str | Path, formats: Sequence[Literal["torch", "onnx"]] = ("torch",)) -> list[Path]:
         """Write the agent for programs without finrl_pod: agent.pt2 (torch.export), agent.onnx, and agent.json."""
         from finrl_pod_app.training.agent_export import export_strategy
@@ -79,6 +81,7 @@ class TrainedAgent:
         return table_html(f"{self.learner.config.algorithm}, {self.learner.samples[0]:,} samples", rows, note=note)
 
 
+@check_arguments
 def train(
     market: api.Setup | Prices,
     samples: int = 500_000,
@@ -98,8 +101,6 @@ def train(
     stops the training. threads: CPU threads of this training; by default the config, or one for a linear policy. Raises
     InputError for invalid arguments.
     """
-    if not (callback is None or callable(callback)):
-        raise InputError(f"callback must be a function of the learner and its metrics, got {callback!r}")
     setup = market if isinstance(market, api.Setup) else make_market(market)
     config = setup.config
     samples = api.whole_number("samples", samples, 1)
@@ -138,7 +139,7 @@ def train(
 
 def progress_shown(progress: bool | None) -> bool:
     """Whether to show progress: by default on a terminal and in a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else api.flag("progress", progress)
+    return sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
 
 
 @contextlib.contextmanager

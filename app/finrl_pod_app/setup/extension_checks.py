@@ -186,7 +186,7 @@ def check_extension(
 def check_object(extension: object) -> tuple[str, list[Fault]]:
     """Kind and faults of a feature or a strategy class, such as one of a notebook. Raises InputError for others."""
     name = getattr(extension, "__name__", type(extension).__name__)
-    kind = kind_of(extension, f"{name!r}")
+    kind = kind_of(extension, f"target {name!r}")
     if kind == "feature":
         feature = own_feature(name, extension)
         return kind, _faults(lambda: feature_faults(lambda: feature))

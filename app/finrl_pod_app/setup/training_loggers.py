@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn
 
+from finrl_pod.arguments import check_arguments
 from finrl_pod.errors import InputError
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
@@ -42,6 +43,7 @@ class TrainingLogger(AbstractContextManager["TrainingLogger"]):
         self._file.close()
 
 
+@check_arguments
 def open_logger(kind: str, folder: str | Path) -> TrainingLogger:
     """A logger that writes into a folder. kind: "tensorboard"; raises InputError for any other."""
     if kind != KIND:
