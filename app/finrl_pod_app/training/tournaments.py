@@ -16,6 +16,7 @@ from finrl_pod.data.store import Store, describe
 from finrl_pod.errors import InputError, Interrupted
 from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.metrics import bars_per_year
+from finrl_pod.files import write_json
 from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import release_freed_memory
 from finrl_pod.native.device import restored_threads
@@ -172,6 +173,8 @@ def run_tournament(
                     },
                 )
                 write_report(out, report, evaluation.test)
+                report = report.model_copy(update={"timing": clock.timing(outcome)})  # with the seconds of the page
+                write_json(out / REPORT_FILE, report.to_dict(), indent=2)
     except KeyboardInterrupt:
         if not (out / "config.json").exists():
             raise
