@@ -285,7 +285,8 @@ def equal_risk_contribution(mean: Floats, covariance: Floats) -> Floats:  # noqa
     """
     scale = np.sqrt(np.diag(covariance))
     correlation = covariance / np.outer(scale, scale)
-    weights = np.ones(len(scale))
+    # The best of equal weights: from others, many assets that move together take hundreds of short steps.
+    weights = np.full(len(scale), np.sqrt(len(scale) / max(correlation.sum(), 1.0)))
     for _ in range(NEWTON_STEPS):
         gradient = correlation @ weights - 1 / weights
         step = np.linalg.solve(correlation + np.diag(weights**-2), gradient)

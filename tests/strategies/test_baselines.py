@@ -178,6 +178,15 @@ def test_contributions_are_equal_where_assets_hedge_each_other():
     np.testing.assert_allclose(contributions / contributions.sum(), 1 / 60, rtol=0, atol=1e-8)
 
 
+def test_contributions_of_a_thousand_assets_are_equal():
+    """With a common factor; returns are fewer than assets."""
+    rng = np.random.default_rng(0)
+    covariance = shrunk_covariance(rng.normal(0, 0.01, (252, 1)) + rng.normal(0, 0.015, (252, 1_000)))
+    weights = equal_risk_contribution(np.zeros(1_000), covariance)
+    contributions = weights * (covariance @ weights)
+    np.testing.assert_allclose(contributions / contributions.sum(), 1e-3, rtol=1e-8)
+
+
 def test_momentum_holds_the_top_third_without_the_last_month(stocks):
     panel, _ = stocks
     weights = weights_at("momentum_12_1", panel)
