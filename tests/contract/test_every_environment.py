@@ -13,7 +13,7 @@ import pytest
 from finrl_pod_envs.custom.contract import check_env
 from finrl_pod_envs.custom.episode_recorder import ResumableEpisodeRecorder, record_episodes
 from finrl_pod_envs.custom.template import Drift
-from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv, ParallelMultiAgentEnv
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 from finrl_pod_envs.multi_agent.making import MakingMarket
 from finrl_pod_envs.simulators.adapters import IsaacLabEnv, RslRlEnv, VecTaskEnv
@@ -23,7 +23,7 @@ from torch import Tensor
 from finrl_pod.protocols import VecEnv
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MakingMarketConfig
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
-from finrl_pod.types import EnvStep
+from finrl_pod.types import NOTHING, EnvStep
 from tests.envs.simulators.tasks import IsaacGymTask, IsaacLabTask, RslRlTask
 from tests.markets import random_market
 
@@ -67,8 +67,8 @@ class Joint:
 
     def step(self, action: Tensor) -> EnvStep:
         out = self.env.step(action.view(self.members, self.env.envs, self.env.agents, -1))
-        assert out.profit.shape == out.reward.shape
-        flags = (x.repeat_interleave(self.env.agents, 1) for x in (out.terminated, out.truncated))
+        assert out.profit is NOTHING or out.profit.shape == out.reward.shape
+        flags = (x.reshape(self.members, self.envs) for x in (out.terminated, out.truncated))
         now, final = (self._flat(x.own) for x in (out.observation, out.final_observation))
         return EnvStep(now, out.reward.view(self.members, self.envs), *flags, final)
 
@@ -99,6 +99,12 @@ CASES = {
     "competing market makers": Case(
         MakingMarket,
         lambda envs, members: Joint(MakingMarket(MakingMarketConfig(makers=2), envs=envs, members=members)),
+    ),
+    "agents of PettingZoo": Case(
+        ParallelMultiAgentEnv,
+        lambda envs, members: Joint(
+            ParallelMultiAgentEnv("tests.envs.gymnasium_pool.parallel_envs:Staggered", envs=envs, members=members)
+        ),
     ),
 }
 
