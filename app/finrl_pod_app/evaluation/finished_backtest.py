@@ -30,6 +30,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel
 from finrl_pod_app.evaluation import champions
+from finrl_pod_app.evaluation.compiled_backtests import backtest_decisions
 from finrl_pod_app.evaluation.mandate_report import attribution_of, comparison, mandate_parts, mandate_period
 from finrl_pod_app.evaluation.score_attribution import score_attribution
 from finrl_pod_app.report.builder import bars_sentence, bootstrap_band, build_report, rule_sentences, subject_of
@@ -279,25 +280,30 @@ def _on_weights(
     recorder = None
     if for_report and inputs.name == CHAMPION and isinstance(inputs.strategy, PolicyStrategy):
         recorder = DecisionRecorder(inputs.strategy)
-    strategy = RecordingStrategy(recorder or inputs.strategy)
-    strategy.orders = inputs.orders
+    recording = RecordingStrategy(recorder or inputs.strategy)
+    recording.orders = inputs.orders
     on_prices = (inputs.panel, inputs.market_period)
-    is_index = inputs.name == "index"
-    result = run_baseline("index", *on_prices) if is_index else backtest(strategy, *on_prices)
+    environment = inputs.config.environment
+    if inputs.name == "index":
+        result = run_baseline("index", *on_prices)
+    elif inputs.orders is None:
+        result, recording = backtest_decisions(recording.inner, *on_prices, environment)
+    else:
+        result = backtest(recording, *on_prices)
     results = {inputs.name: result, **run_references(inputs.name, *on_prices)}
     if benchmark_account is not None and benchmark_account.strategy.name not in results:
         results[benchmark_account.strategy.name] = benchmark_account.result(*on_prices)
     if for_report and trades_mandate(inputs.strategy):
         reference = champions.reference_strategy(inputs.config)
         if reference.name not in results:
-            results[reference.name] = backtest(reference, *on_prices)
+            results[reference.name] = backtest_decisions(reference, *on_prices, environment)[0]
     parts: ReportParts = {}
     if recorder is not None:
         desired_tilts = recorder.desired_tilts(result.times, len(result.symbols))
         periods = {"test": mandate_period(inputs.config, results, desired_tilts)}
         parts = mandate_parts(inputs.config, inputs.panel, results, periods)
         parts["score_attribution"] = score_attribution(recorder, result)
-    return FinishedBacktest(inputs, results, parts, strategy, benchmark_account=benchmark_account)
+    return FinishedBacktest(inputs, results, parts, recording, benchmark_account=benchmark_account)
 
 
 def run_references(tested_name: str, panel: Panel, period: MarketPeriod) -> dict[str, BacktestResult]:
