@@ -62,6 +62,13 @@ def test_all_figures_follow_the_period(visit: Callable[..., Any], runs: Path) ->
         assert len(orders) == base.execute("SELECT count(*) FROM orders WHERE at > ?", start).fetchone()[0]
 
 
+def test_only_fields_choose_in_a_single_view(visit: Callable[..., Any], runs: Path) -> None:
+    app = visit("paper", runs, by="Week")
+    assert [control.label for control in app.segmented_control] == ["Period"]  # as in the other views
+    assert app.selectbox(key="by").value == "Week"
+    assert len(table(app, "Week", "Profit"))
+
+
 def test_orders_and_fills_are_filtered(visit: Callable[..., Any], runs: Path) -> None:
     app = visit("paper", runs, view="Orders and fills")
     tables = [table(app, "Strategy", "Symbol", "Side", heading) for heading in ("State", "Fee")]

@@ -20,6 +20,8 @@ from finrl_pod_app.dashboard.queries.paper_profit import (
     profit_by_part,
 )
 
+FIELD_WIDTH = 160  # pixels
+
 
 def show_profit(journal: Journal, period: Period) -> None:
     """Draw profit and loss of a period."""
@@ -31,9 +33,9 @@ def show_profit(journal: Journal, period: Period) -> None:
     total = float(profit.sessions.profit.sum())
     text = f"{theme.signed_money(total, 2)} in the period, a return of {theme.signed_percent(profit.total_return)}."
     st.markdown(theme.escape_markdown(text))
+    # Buttons of the page stay in every view; what one view chooses is a field.
     names = [interval.value for interval in Interval]
-    name = st.segmented_control("By", names, default=Interval.DAY.value, required=True, key="by", bind=BOUND)
-    interval = Interval(name)
+    interval = Interval(st.selectbox("By", names, key="by", bind=BOUND, width=FIELD_WIDTH))
     alt = f"Profit of each {interval.value.lower()} by strategy, and its sum from the start of the period."
     PAPER_FIGURES.show(figures.profit, (profit, interval), "paper-profit", alt=alt)
     frame = profit_by_interval(profit, interval).iloc[::-1].reset_index(drop=True)
