@@ -76,7 +76,7 @@ def in_dtype(table: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def once(table: Tensor, key: Hashable, make: Callable[[], Derived]) -> Derived:
-    """What `make` computes of a table alone, computed once while the table is in use: nobody may change it.
+    """What `make` computes of a table alone, computed once while the table is in use, and again if it was changed.
 
     key: what is computed, with all numbers that it depends on besides.
     """
@@ -87,10 +87,11 @@ def once(table: Tensor, key: Hashable, make: Callable[[], Derived]) -> Derived:
         _derived = WeakTensorKeyDictionary()
     if table not in _derived:
         _derived[table] = {}
-    values: dict[Hashable, Any] = _derived[table]
-    if key not in values:
-        values[key] = make()
-    result: Derived = values[key]
+    values: dict[Hashable, tuple[int, Any]] = _derived[table]
+    version = table._version  # counts the changes of a tensor in place
+    if key not in values or values[key][0] != version:
+        values[key] = (version, make())
+    result: Derived = values[key][1]
     return result
 
 

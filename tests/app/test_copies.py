@@ -84,11 +84,15 @@ def send_values(connection: Any, objects: Mapping[str, Any]) -> None:
     connection.send(values_of(objects))
 
 
-def in_process(objects: Mapping[str, Any], method: str) -> dict[str, Any]:
+def send_forked_values(connection: Any, objects: Mapping[str, Any]) -> None:
+    connection.send(in_process(objects, "fork"))
+
+
+def in_process(objects: Mapping[str, Any], method: str, target: Callable[..., None] = send_values) -> dict[str, Any]:
     """The values that another process computes. method: how it starts."""
     context = multiprocessing.get_context(method)
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=send_values, args=(sender, objects), daemon=True)  # type: ignore[attr-defined]
+    process = context.Process(target=target, args=(sender, objects))  # type: ignore[attr-defined]
     process.start()
     try:
         assert receiver.poll(SECONDS), f"a process that was started by {method} hangs"
@@ -101,7 +105,8 @@ def in_process(objects: Mapping[str, Any], method: str) -> dict[str, Any]:
 WAYS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "deepcopy": lambda objects: values_of(copy.deepcopy(objects)),
     "cloudpickle": lambda objects: values_of(pickle.loads(cloudpickle.dumps(objects))),  # noqa: S301
-    "fork": lambda objects: in_process(objects, "fork"),
+    # From a process without the threads of other tests, which no fork has.
+    "fork": lambda objects: in_process(objects, "spawn", send_forked_values),
     "spawn": lambda objects: in_process(objects, "spawn"),
     "joblib": lambda objects: joblib.Parallel(n_jobs=2, timeout=SECONDS)([joblib.delayed(values_of)(objects)])[0],
 }

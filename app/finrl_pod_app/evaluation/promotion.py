@@ -226,7 +226,7 @@ def detectable_difference(context: EvaluationContext, tracking_error: float | No
     level = significance_per_look(context.config.gate.significance_level, look)
     ratio = detectable_ratio(len(test) - 1, periods, level, POWER)
     start, end = context.splits.dates()["test"]
-    difference = ratio * tracking_error if tracking_error and tracking_error > RISK_EPSILON else None
+    difference = None if tracking_error is None or tracking_error <= RISK_EPSILON else ratio * tracking_error
     years = (len(test) - 1) / periods
     return DetectableDifference(look=look, start=start, end=end, years=years, ratio=ratio, difference=difference)
 

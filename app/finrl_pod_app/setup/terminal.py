@@ -41,7 +41,8 @@ def make_console() -> Console:
     """Return a rich console on standard output, as wide as the terminal; in a pipe a table keeps its columns."""
     from rich.console import Console
 
-    return Console(width=line_width() or PIPE_WIDTH, highlight=False)
+    width = line_width()
+    return Console(width=PIPE_WIDTH if width is None else width, highlight=False)
 
 
 def print_lines(console: Console, *lines: str, style: str | None = None) -> None:
