@@ -103,7 +103,7 @@ def test_backtest_is_compared_with_its_baselines() -> None:
     assert found is not None
     assert found.base == "equal_weight"
     assert f"p-value of no edge {found.p_value:.2g}" in tested._repr_html_()
-    with pytest.raises(InputError, match="baseline must be one of equal_weight, got 'index'"):
+    with pytest.raises(InputError, match="baseline must be one of equal_weight; got 'index'"):
         tested.comparison("index")
     assert "p-value" not in backtest_of("champion")._repr_html_()
 

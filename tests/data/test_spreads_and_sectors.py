@@ -96,7 +96,7 @@ def test_spreads_and_sectors_are_stored_and_sliced(tmp_path: Path) -> None:
 
 def test_every_ticker_needs_one_sector() -> None:
     panel = random_panel(0, bars=20)
-    with pytest.raises(DataError, match="has 1 sectors: it needs one for each"):
+    with pytest.raises(DataError, match="has 1 sector: it needs one for each"):
         make_panel(panel.times, panel.symbols, {"close": panel.close}, sectors=("one",), allow_gaps=True)
 
 
