@@ -10,7 +10,7 @@ from importlib import import_module, metadata, util
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from finrl_pod import __version__
-from finrl_pod.errors import FinrlPodError, InputError, SetupError
+from finrl_pod.errors import FinrlPodError, InputError, SetupError, count_text
 from finrl_pod.files import HOME_VARIABLE, home, reserve_room
 from finrl_pod_app.setup.ray_check import ray_fault
 
@@ -133,7 +133,8 @@ def _devices() -> Iterator[Finding]:
         import torch
     except (ImportError, OSError):
         return
-    yield Finding("devices", "cpu", "ok", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    threads = count_text(torch.get_num_threads(), "thread")
+    yield Finding("devices", "cpu", "ok", f"{count_text(os.cpu_count() or 1, 'core')}, torch uses {threads}")
     if torch.cuda.is_available():
         for i in range(torch.cuda.device_count()):
             device = torch.cuda.get_device_properties(i)
