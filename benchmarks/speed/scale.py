@@ -127,7 +127,10 @@ def measure(size: Size, settings: ScaleSettings, device: torch.device) -> dict[s
         *(sys.executable, "-m", "finrl_pod_app.cli.main", "tournament", str(folder / "config.toml")),
         *("--out", str(run), "--json", "--device", "cpu", *(["--resume"] if (run / "config.json").exists() else [])),
     ]
-    environment = {**os.environ, ROOT_VARIABLE: str(store.root), "FINRL_POD_HOME": str(folder / "home")}
+    home = folder / "home"
+    if "--resume" not in command:  # a champion that has a verdict there would not be audited again
+        shutil.rmtree(home, ignore_errors=True)
+    environment = {**os.environ, ROOT_VARIABLE: str(store.root), "FINRL_POD_HOME": str(home)}
     start = time.perf_counter()
     with (folder / "report.json").open("wb") as out:
         actions = [(os.POSIX_SPAWN_DUP2, out.fileno(), 1)]
