@@ -125,10 +125,12 @@ def measure(size: Size, settings: ScaleSettings, device: torch.device) -> dict[s
     (folder / "config.toml").write_text(config_text(config))
     command = [
         *(sys.executable, "-m", "finrl_pod_app.cli.main", "tournament", str(folder / "config.toml")),
-        *("--out", str(run), "--json", "--device", "cpu", *(["--resume"] if (run / "config.json").exists() else [])),
+        *("--out", str(run), "--json", "--device", "cpu"),
     ]
     home = folder / "home"
-    if "--resume" not in command:  # a champion that has a verdict there would not be audited again
+    if (run / "config.json").exists():
+        command.append("--resume")
+    else:  # a champion that has a verdict in this home would not be audited again
         shutil.rmtree(home, ignore_errors=True)
     environment = {**os.environ, ROOT_VARIABLE: str(store.root), "FINRL_POD_HOME": str(home)}
     start = time.perf_counter()
