@@ -1,4 +1,4 @@
-"""Child processes that exit together with their parent. Needs only the standard library."""
+"""Child processes that exit together with their parent, and Ctrl-C during imports. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import signal
 import sys
 import threading
 import time
+from types import FrameType
 from typing import TypedDict
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # children ignore these; the parent handles them
 POLL_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1  # of prctl.h
+IMPORT_SECONDS = 10.0  # that Ctrl-C waits for the end of an import
+RETRY_SECONDS = 0.1
+_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
 
 class Parent(TypedDict):
@@ -48,3 +52,41 @@ def _exit_without_parent(pid: int) -> None:
     while os.getppid() == pid:
         time.sleep(POLL_SECONDS)
     os._exit(1)
+
+
+class _Interrupt:
+    """Handler of SIGINT: raises KeyboardInterrupt, during an import at its end, or at the second Ctrl-C."""
+
+    def __init__(self) -> None:
+        self._deadline: float | None = None  # of the import that Ctrl-C waits for
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        is_second = number == signal.SIGINT and self._deadline is not None
+        self._deadline = self._deadline or time.monotonic() + IMPORT_SECONDS
+        if not is_second and time.monotonic() < self._deadline and _is_import(frame):
+            signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
+            return
+        self._deadline = None
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        raise KeyboardInterrupt
+
+
+interrupt = _Interrupt()
+
+
+def keep_interrupts() -> None:
+    """Keep Ctrl-C during imports: compiled modules swallow exceptions while they start, KeyboardInterrupt with them.
+
+    Changes nothing where SIGINT has a handler other than Python's own, or where there is no interval timer (Windows).
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler and hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def _is_import(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT_SYSTEM:
+            return True
+        frame = frame.f_back
+    return False

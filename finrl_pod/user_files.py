@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 from finrl_pod import opened_files
 from finrl_pod.errors import FinrlPodError, InputError, closest_name, did_you_mean, listed, shown
 from finrl_pod.opened_files import IMPORTED_PACKAGES, MODULE_PREFIX, OUR_PACKAGES
+from finrl_pod.process import interrupt
 
 T = TypeVar("T")
 DIGITS = 16
@@ -412,7 +413,8 @@ def is_interrupt(error: BaseException) -> bool:
 
     Not where the program handles the signal itself, as the daemon does: the code then raised it.
     """
-    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    handler = signal.getsignal(signal.SIGINT)
+    return isinstance(error, KeyboardInterrupt) and handler in (signal.default_int_handler, interrupt)
 
 
 def error_text(error: BaseException) -> str:

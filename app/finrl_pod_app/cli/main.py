@@ -23,6 +23,7 @@ import typer
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.masking import environment_mask
+from finrl_pod.process import keep_interrupts
 from finrl_pod.user_files import OUT_OF_MEMORY, own_failures
 from finrl_pod_app.cli import backtest, data, evaluation, paper, registry, setup, training
 from finrl_pod_app.setup.terminal import wrapped
@@ -110,6 +111,7 @@ def run(arguments: list[str] | None = None) -> int:
     gc.set_threshold(GC_THRESHOLD)
     if arguments is None:
         hide_secrets()
+        keep_interrupts()
     if sys.stdout is None:  # closed by the shell; run the command anyway
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  stays open for the life of the process
     for stream in (sys.stdout, sys.stderr):
