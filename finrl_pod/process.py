@@ -14,9 +14,7 @@ from typing import TypedDict
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # children ignore these; the parent handles them
 POLL_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1  # of prctl.h
-IMPORT_SECONDS = 10.0  # that Ctrl-C waits for the end of an import
-RETRY_SECONDS = 0.1
-_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
+RETRY_SECONDS = 0.05  # until a Ctrl-C that waits for a compiled module is raised again
 
 
 class Parent(TypedDict):
@@ -54,39 +52,21 @@ def _exit_without_parent(pid: int) -> None:
     os._exit(1)
 
 
-class _Interrupt:
-    """Handler of SIGINT: raises KeyboardInterrupt, during an import at its end, or at the second Ctrl-C."""
-
-    def __init__(self) -> None:
-        self._deadline: float | None = None  # of the import that Ctrl-C waits for
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        is_second = number == signal.SIGINT and self._deadline is not None
-        self._deadline = self._deadline or time.monotonic() + IMPORT_SECONDS
-        if not is_second and time.monotonic() < self._deadline and _is_import(frame):
+def interrupt(_number: int, frame: FrameType | None) -> None:
+    """Handler of SIGINT: raises KeyboardInterrupt, and waits while a compiled module starts."""
+    while frame is not None:
+        if frame.f_code.co_qualname.startswith("ExtensionFileLoader."):
             signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
             return
-        self._deadline = None
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        raise KeyboardInterrupt
-
-
-interrupt = _Interrupt()
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def keep_interrupts() -> None:
-    """Keep Ctrl-C during imports: compiled modules swallow exceptions while they start, KeyboardInterrupt with them.
+    """Keep Ctrl-C while compiled modules start: those of Cython swallow exceptions then, KeyboardInterrupt with them.
 
     Changes nothing where SIGINT has a handler other than Python's own, or where there is no interval timer (Windows).
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler and hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, interrupt)
         signal.signal(signal.SIGINT, interrupt)
-
-
-def _is_import(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename == _IMPORT_SYSTEM:
-            return True
-        frame = frame.f_back
-    return False
