@@ -100,7 +100,7 @@ def rolling(values: Floats, bars: int, statistic: Literal["mean", "std", "max", 
     if statistic == "max":
         return _over_windows(np.maximum, values, bars)
     if statistic == "std":
-        return np.sqrt(_variance(values, bars) * bars / (bars - 1))
+        return np.sqrt(_variance(values, bars)[0] * bars / (bars - 1))
     total = _over_windows(np.add, values, bars)
     return total / bars if statistic == "mean" else total
 
@@ -114,12 +114,20 @@ def _over_windows(combine: np.ufunc, values: Floats, bars: int) -> Floats:
     count, columns = values.shape
     blocks = np.full((-(-count // bars), bars, columns), np.nan)
     blocks.reshape(-1, columns)[:count] = values
-    starts = combine.accumulate(blocks, axis=1)
-    ends = combine.accumulate(blocks[:, ::-1], axis=1)[:, ::-1]
-    result = np.full_like(blocks, np.nan)
-    result[:, -1] = starts[:, -1]
-    combine(ends[:-1, 1:], starts[1:, :-1], out=result[1:, :-1])
-    return result.reshape(-1, columns)[:count]
+    starts = _accumulated(combine, blocks)
+    ends = _accumulated(combine, np.ascontiguousarray(blocks[:-1, :0:-1]))[:, ::-1]
+    combine(ends, starts[1:, :-1], out=blocks[1:, :-1])
+    blocks[:1, :-1] = np.nan
+    blocks[:, -1] = starts[:, -1]
+    return blocks.reshape(-1, columns)[:count]
+
+
+def _accumulated(combine: np.ufunc, blocks: Floats) -> Floats:
+    """The operation over the first rows of each block [B, bars, N]."""
+    if combine is np.add:  # the same numbers as from numpy, in a quarter of the time
+        return torch.from_numpy(blocks).cumsum(1).numpy()
+    result: Floats = combine.accumulate(blocks, axis=1)
+    return result
 
 
 def zscore(values: Floats) -> Floats:
@@ -301,21 +309,21 @@ def _fit(price: Floats, market: Floats, bars: int) -> Floats:
         market = market[:, :1]
     returns = price - lag(price, 1)
     market_returns = market - lag(market, 1)
-    product_of_means = rolling(returns, bars, "mean") * rolling(market_returns, bars, "mean")
-    covariance = rolling(returns * market_returns, bars, "mean") - product_of_means
-    variance = _variance(returns, bars)
-    market_variance = _variance(market_returns, bars)
+    variance, mean = _variance(returns, bars)
+    market_variance, market_mean = _variance(market_returns, bars)
+    covariance = rolling(returns * market_returns, bars, "mean") - mean * market_mean
     slope = np.divide(covariance, market_variance, out=np.full_like(covariance, np.nan), where=market_variance > 0)
     residual = variance - slope * covariance
     residual = np.where(residual > _RELATIVE_RESIDUAL * variance, residual, np.where(np.isnan(residual), np.nan, 0.0))
     return np.stack([slope, np.sqrt(residual * bars / (bars - 2))], -1)
 
 
-def _variance(values: Floats, bars: int) -> Floats:
-    """Variance (n) over the last `bars` rows of [T, N]."""
+def _variance(values: Floats, bars: int) -> tuple[Floats, Floats]:
+    """Variance (n) and mean over the last `bars` rows of [T, N]."""
     mean_square = rolling(values * values, bars, "mean")
-    variance = mean_square - rolling(values, bars, "mean") ** 2
-    return np.where(variance <= RELATIVE_VARIANCE * mean_square, 0.0, variance)
+    mean = rolling(values, bars, "mean")
+    variance = mean_square - mean**2
+    return np.where(variance <= RELATIVE_VARIANCE * mean_square, 0.0, variance), mean
 
 
 # ---------------------------------------------------------------------- technical indicators

@@ -133,8 +133,7 @@ def _normalise_features(
     for rows in row_blocks(shape):
         block = columns[:, rows].transpose(1, 2, 0)
         raw[rows] = block
-        # As `raw_features` are normalised later.
-        scaled_features[rows] = normalise(block.astype(np.float64), normaliser)
+        scaled_features[rows] = normalise(block, normaliser)
         release_mapped_pages()
     return raw, scaled_features, normaliser
 
@@ -301,11 +300,16 @@ def fit_normaliser(raw: Floats, tradable: Bools, first: int, last: int, names: t
     return Normaliser(names, tuple(means), tuple(stds))
 
 
-def normalise(raw: Floats, normaliser: Normaliser) -> NDArray[np.float32]:
-    """(raw - mean) / std clipped to +-clip, 0 where raw is NaN: [..., F] float64 -> [..., F] float32."""
-    scaled_values = (raw - np.array(normaliser.mean)) / np.array(normaliser.std)
-    clipped_values = np.clip(scaled_values, -normaliser.clip, normaliser.clip)
-    return np.where(np.isnan(clipped_values), 0.0, clipped_values).astype(np.float32)
+def normalise(raw: NDArray[np.floating[Any]], normaliser: Normaliser) -> NDArray[np.float32]:
+    """(raw - mean) / std clipped to +-clip, 0 where raw is NaN: [..., F] -> [..., F] float32, with the same strides."""
+    result = np.empty_like(raw, dtype=np.float32)
+    for i, (mean, std) in enumerate(zip(normaliser.mean, normaliser.std, strict=True)):
+        values = np.subtract(raw[..., i], mean, dtype=np.float64)
+        values /= std
+        np.clip(values, -normaliser.clip, normaliser.clip, out=values)
+        np.copyto(values, 0.0, where=np.isnan(values))
+        result[..., i] = values
+    return result
 
 
 # ---------------------------------------------------------------------- inputs of trading costs
