@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import math
 import mmap
 import os
 import platform
+import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +26,9 @@ M_TOP_PAD = -2
 M_MMAP_THRESHOLD = -3  # of malloc.h
 KEPT_BYTES = 1024 * MIB
 RETURNED_BYTES = 16 * MIB  # freed blocks of this size return to the system; smaller ones would cost page faults
+RELEASE_SECONDS = 0.02  # between releases of mapped pages: each of them visits all mappings
 _mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+_last_release = -math.inf  # by the clock of `time.monotonic`
 
 
 def keep_freed_memory() -> bool:
@@ -44,13 +48,23 @@ def release_freed_memory() -> None:
     `release_with_freed_memory` was called with are released too; they are read from their file when used again.
     """
     gc.collect()
-    release_mapped_pages()
+    _release_mapped_pages()
     if _set_allocator(RETURNED_BYTES, 0):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def release_mapped_pages() -> None:
-    """Let the pages of mapped files leave the process, for example after a table was read to make another."""
+    """Let the pages of mapped files leave the process, for example after a block of a table was read to make another.
+
+    Does nothing within `RELEASE_SECONDS` after the last release: call it after each block, and after the last.
+    """
+    if time.monotonic() > _last_release + RELEASE_SECONDS:
+        _release_mapped_pages()
+
+
+def _release_mapped_pages() -> None:
+    global _last_release
+    _last_release = time.monotonic()
     if hasattr(mmap, "MADV_DONTNEED"):
         for mapping in _mappings:
             mapping.madvise(mmap.MADV_DONTNEED)

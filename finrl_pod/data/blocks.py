@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from finrl_pod.memory import release_mapped_pages
 
 BLOCK_CELLS = 2**18  # of a table that is worked on at a time: 2 MB for each temporary array of float64
-BLOCK_COLUMNS = 8  # at least: a cache line of float64, so that long tables are read few times
+BLOCK_COLUMNS = 8  # a cache line of float64, so that long tables are read few times
 
 Table = NDArray[Any]
 
@@ -41,8 +41,31 @@ def copy_of_feature(table: Table, i: int) -> Table:
 
 
 def over_columns(function: Callable[..., Table], *tables: Table) -> Table:
-    """function(*tables) for a function of tables [T, N] to one of that shape that computes each column by itself."""
-    return _over_blocks(function, tables, [(slice(None), columns) for columns in column_blocks(tables[0].shape)])
+    """function(*tables) for a function of tables [T, N] to one of that shape that computes each column by itself.
+
+    It is called with single columns of a table of more than `BLOCK_CELLS` cells in `BLOCK_COLUMNS` columns: its
+    temporary arrays stay in the cache, and are not returned to the system and cleared by it again.
+    """
+    blocks = [(slice(None), columns) for columns in column_blocks(tables[0].shape)]
+    if len(tables[0]) * BLOCK_COLUMNS <= BLOCK_CELLS:
+        return _over_blocks(function, tables, blocks)
+    buffers = [np.empty((BLOCK_COLUMNS, len(table)), dtype=table.dtype) for table in tables]
+    results: Table | None = None
+
+    def of_columns(*block_tables: Table) -> Table:
+        nonlocal results
+        count = block_tables[0].shape[1]
+        for buffer, table in zip(buffers, block_tables, strict=True):
+            buffer[:count] = table.T
+        for i in range(count):
+            values = function(*(buffer[i, :, None] for buffer in buffers))[:, 0]
+            if results is None:
+                results = np.empty((BLOCK_COLUMNS, *values.shape), dtype=values.dtype)
+            results[i] = values
+        assert results is not None
+        return results[:count].swapaxes(0, 1)
+
+    return np.ascontiguousarray(_over_blocks(of_columns, tables, blocks))
 
 
 def over_rows(function: Callable[..., Table], *tables: Table) -> Table:
@@ -50,7 +73,7 @@ def over_rows(function: Callable[..., Table], *tables: Table) -> Table:
     return _over_blocks(function, tables, [(rows,) for rows in row_blocks(tables[0].shape)])
 
 
-def _over_blocks(function: Callable[..., Table], tables: tuple[Table, ...], blocks: list[tuple[slice, ...]]) -> Table:
+def _over_blocks(function: Callable[..., Table], tables: tuple[Table, ...], blocks: Sequence[tuple[slice, ...]]) -> Table:
     if len(blocks) <= 1:
         return function(*tables)
     result: Table | None = None

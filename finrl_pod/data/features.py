@@ -180,6 +180,15 @@ def compute(panel: Panel, names: Iterable[str]) -> Floats:
 
 def compute_one(panel: Panel, feature: Feature) -> Floats:
     """Compute a feature: [T, N] float64, NaN where undefined or not tradable. Raises FeatureError as `compute` does."""
+    values = feature_values(panel, feature)
+    return np.where(panel.tradable & np.isfinite(values), values, np.nan)
+
+
+def feature_values(panel: Panel, feature: Feature) -> Floats:
+    """What the function of a feature returns, to be read only: [T, N] float64, the same of all tickers if it is [T, 1].
+
+    Raises FeatureError as `compute` does.
+    """
     bars, assets = panel.close.shape
     try:
         values = np.asarray(feature.function(_read_only(panel)), dtype=np.float64)
@@ -191,9 +200,7 @@ def compute_one(panel: Panel, feature: Feature) -> Floats:
             f"feature {unpinned(feature.name)!r} returned shape {values.shape}, not {(bars, assets)}: one number "
             "for each bar and asset"
         )
-    result = np.full((bars, assets), np.nan)
-    np.copyto(result, values, where=panel.tradable & np.isfinite(values))
-    return result
+    return np.broadcast_to(values, (bars, assets))
 
 
 _read_only_panels: WeakKeyDictionary[Panel, Panel] = WeakKeyDictionary()

@@ -42,19 +42,19 @@ def over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Float
     def of_block(valid: Bools, *columns: Floats) -> Floats:
         if valid.all():
             return function(*columns)
-        moved = (valid[1:] & ~valid[:-1]).any(0)  # columns with a bar after a gap; the others are at the top already
-        order = np.argsort(~valid[:, moved], axis=0, kind="stable")
+        missing = ~valid
+        # Columns with a bar after a gap; the bars of the others are at the top already.
+        moved = np.flatnonzero((valid[1:] & missing[:-1]).any(0))
+        order = np.argsort(missing[:, moved], axis=0, kind="stable")
 
         def top_rows(column: Floats) -> Floats:
             rows = np.where(valid, column, np.nan)
-            rows[:, moved] = np.take_along_axis(rows[:, moved], order, axis=0)
+            rows[:, moved] = rows[order, moved]
             return rows
 
         result = function(*map(top_rows, columns))
-        values = result[:, moved]
-        np.put_along_axis(values, order.reshape(*order.shape, *(1,) * (values.ndim - 2)), result[:, moved], axis=0)
-        result[:, moved] = values
-        result[~valid] = np.nan
+        result[order, moved] = result[:, moved]
+        np.copyto(result, np.nan, where=missing.reshape(*missing.shape, *(1,) * (result.ndim - 2)))
         return result
 
     return over_columns(of_block, valid, *columns)
@@ -74,12 +74,22 @@ def log_return(panel: Panel, bars: int) -> Floats:
 
 def momentum(panel: Panel, first: int, last: int) -> Floats:
     """Momentum ln(close[t - last] / close[t - first]): [T, N]. Jegadeesh and Titman (1993); (252, 21): 12-1 months."""
-    return over_own_bars(lambda log: lag(log, last) - lag(log, first), panel.tradable, np.log(panel.close))
+
+    def momentum_of(close: Floats) -> Floats:
+        log = np.log(close)
+        return lag(log, last) - lag(log, first)
+
+    return over_own_bars(momentum_of, panel.tradable, panel.close)
 
 
 def volatility(panel: Panel, bars: int) -> Floats:
     """Standard deviation (n - 1) of the last `bars` log returns: [T, N], per bar."""
-    return over_own_bars(lambda log: rolling(log - lag(log, 1), bars, "std"), panel.tradable, np.log(panel.close))
+
+    def volatility_of(close: Floats) -> Floats:
+        log = np.log(close)
+        return rolling(log - lag(log, 1), bars, "std")
+
+    return over_own_bars(volatility_of, panel.tradable, panel.close)
 
 
 def drawdown(panel: Panel, bars: int) -> Floats:
@@ -115,7 +125,7 @@ def _over_windows(combine: np.ufunc, values: Floats, bars: int) -> Floats:
     blocks = np.full((-(-count // bars), bars, columns), np.nan)
     blocks.reshape(-1, columns)[:count] = values
     starts = _accumulated(combine, blocks)
-    ends = _accumulated(combine, np.ascontiguousarray(blocks[:-1, :0:-1]))[:, ::-1]
+    ends = _accumulated(combine, blocks[:-1, :0:-1].copy())[:, ::-1]
     combine(ends, starts[1:, :-1], out=blocks[1:, :-1])
     blocks[:1, :-1] = np.nan
     blocks[:, -1] = starts[:, -1]
@@ -277,34 +287,36 @@ def residual_momentum(panel: Panel, first: int, last: int) -> Floats:
     add up to zero over its window. 0 where the ticker is the market.
     """
 
-    def momentum_of(price: Floats, market: Floats, beta: Floats, residual_std: Floats) -> Floats:
+    def momentum_of(close: Floats, market: Floats, beta: Floats, residual_std: Floats) -> Floats:
+        price = np.log(close)
         excess = (lag(price, last) - lag(price, first)) - beta * (lag(market, last) - lag(market, first))
         zero = np.where(np.isfinite(excess), 0.0, np.nan)
         return np.divide(excess, residual_std, out=zero, where=residual_std > 0)
 
-    return over_own_bars(momentum_of, panel.tradable, *_log_levels(panel), *market_model(panel, first))
+    return over_own_bars(momentum_of, panel.tradable, panel.close, _market_level(panel), *market_model(panel, first))
 
 
 def market_model(panel: Panel, bars: int) -> _Fit:
     """The fit of every ticker, computed once for a panel object."""
     models = _market_models.setdefault(panel, {})
     if bars not in models:
-        fits = over_own_bars(partial(_fit, bars=bars), panel.tradable, *_log_levels(panel))
+        fits = over_own_bars(partial(_fit, bars=bars), panel.tradable, panel.close, _market_level(panel))
         models[bars] = _Fit(stored(fits[..., 0]), stored(fits[..., 1]))
     return models[bars]
 
 
-def _log_levels(panel: Panel) -> tuple[Floats, Floats]:
-    """Log closes and the log level of the market, [T, N] each."""
+def _market_level(panel: Panel) -> Floats:
+    """Log level of the market, the same [T, N] for all tickers."""
     level = np.cumsum(np.nan_to_num(market_log_returns(panel)), axis=0)  # [T, 1]
-    return np.log(panel.close), np.broadcast_to(level, panel.close.shape)
+    return np.broadcast_to(level, panel.close.shape)
 
 
-def _fit(price: Floats, market: Floats, bars: int) -> Floats:
-    """Beta and residual standard deviation [T, N, 2] of the last `bars` differences of log levels [T, N].
+def _fit(close: Floats, market: Floats, bars: int) -> Floats:
+    """Beta and residual standard deviation [T, N, 2] of the last `bars` log returns. market: log levels [T, N].
 
     NaN until all of them are defined.
     """
+    price = np.log(close)
     if not market.strides[1]:  # the same for all tickers
         market = market[:, :1]
     returns = price - lag(price, 1)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from finrl_pod.data.blocks import over_columns, row_blocks
-from finrl_pod.data.features import Feature, check, compute_one
+from finrl_pod.data.features import Feature, check, feature_values
 from finrl_pod.data.price_features import RELATIVE_VARIANCE, over_own_bars, rolling
 from finrl_pod.data.price_features import turbulence as compute_turbulence
 from finrl_pod.errors import DataError, FeatureError, UndefinedFeatureError
@@ -117,15 +117,15 @@ def _normalise_features(
     means: list[float] = []
     stds: list[float] = []
     for i, feature in enumerate(features):
-        values = compute_one(panel, feature)
-        if panel.members is not None:
-            values[~investable] = np.nan
+        values = feature_values(panel, feature)
         if not isinstance(fit, Normaliser):
             feature_normaliser = _fit_feature(values, investable, fit, feature)
             means += feature_normaliser.mean
             stds += feature_normaliser.std
-        columns[i] = values
-        release_mapped_pages()
+        for rows in row_blocks(values.shape):
+            block = values[rows]
+            columns[i, rows] = np.where(investable[rows] & np.isfinite(block), block, np.nan)
+            release_mapped_pages()
         del values
     normaliser = fit if isinstance(fit, Normaliser) else Normaliser(names, tuple(means), tuple(stds))
     raw = new_table(shape)

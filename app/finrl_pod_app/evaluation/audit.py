@@ -369,14 +369,13 @@ def run_checks(
     run("determinism", lambda: check_determinism(pipeline, max(MEMBER_BARS, min(BARS, 4 * scope.probes))))
     # A strategy that is not deterministic would fail the other comparisons too: it is reported once.
     failed_parts = {finding.part for finding in findings if finding.status == "fail"}
-    deterministic = dataclasses.replace(
-        pipeline,
-        strategies={
-            name: strategy
-            for name, strategy in pipeline.strategies.items()
-            if not {f"strategy {name}", *(f"feature {feature}" for feature in strategy.feature_names)} & failed_parts
-        },
-    )
+    strategies = {
+        name: strategy
+        for name, strategy in pipeline.strategies.items()
+        if not {f"strategy {name}", *(f"feature {feature}" for feature in strategy.feature_names)} & failed_parts
+    }
+    # The same pipeline if nothing failed: it keeps the market that it has built.
+    deterministic = dataclasses.replace(pipeline, strategies=strategies) if failed_parts else pipeline
     run(
         "look-ahead",
         lambda: check_lookahead(deterministic, scope.probes, ignored_names=failed_parts),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from finrl_pod.data.blocks import row_blocks
 from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.audit.pipeline import (
     Finding,
@@ -29,7 +30,6 @@ CHECK = "determinism"
 BARS = 1000  # with them, decisions that differ on 1% of bars are found with a probability of 1 - 2e-9
 MEMBER_BARS = 60
 STEPS = 16
-BLOCK_BARS = 8_192  # rows whose fingerprints are computed at a time
 MIXER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, as in Fibonacci hashing
 
 
@@ -80,8 +80,8 @@ def _observe(pipeline: Pipeline, panel: Panel, market: MarketTensor, bars: int) 
         f"the preparation of {column}": row_fingerprints(getattr(panel, column))
         for column in (*panel.columns, "tradable")
     }
-    features = market.features.cpu().numpy()
-    rows |= {f"feature {name}": row_fingerprints(features[..., i]) for i, name in enumerate(market.feature_names)}
+    fingerprints = row_fingerprints(market.features.cpu().numpy())
+    rows |= {f"feature {name}": fingerprints[:, i] for i, name in enumerate(market.feature_names)}
     first = pipeline.out_of_sample
     end = len(panel.times) - 1
     decisions = {}
@@ -96,17 +96,18 @@ def _observe(pipeline: Pipeline, panel: Panel, market: MarketTensor, bars: int) 
 
 
 def row_fingerprints(table: NDArray[Any]) -> NDArray[np.uint64]:
-    """[T] of a table [T, N]: equal rows have equal fingerprints, others differ with a probability of 1 - 2^-64 each.
+    """[T] of a table [T, N], or [T, F] of [T, N, F]: equal rows have equal ones, others with a probability of 2^-64.
 
     A linear combination modulo 2^64 of the bits of a row, with odd coefficients; NaNs of different bits count as equal.
     """
-    result = np.empty(len(table), dtype=np.uint64)
-    for begin in range(0, len(table), BLOCK_BARS):
-        block = np.ascontiguousarray(table[begin : begin + BLOCK_BARS], dtype=np.float64)
-        bits = np.where(np.isnan(block), np.nan, block).view(np.uint64)
+    result = np.empty((len(table), *table.shape[2:]), dtype=np.uint64)
+    coefficients = (2 * np.arange(1, table.shape[1] + 1, dtype=np.uint64) + 1) * MIXER
+    for rows in row_blocks(table.shape):
+        block = np.array(np.moveaxis(table[rows], 1, -1), dtype=np.float64, order="C")
+        np.copyto(block, np.nan, where=np.isnan(block))
+        bits = block.view(np.uint64)
         words = (bits ^ (bits >> np.uint64(32))) * MIXER  # spreads the bits of a number over its word
-        coefficients = (2 * np.arange(1, bits.shape[1] + 1, dtype=np.uint64) + 1) * MIXER
-        result[begin : begin + BLOCK_BARS] = ((words ^ (words >> np.uint64(29))) * coefficients).sum(1, dtype=np.uint64)
+        result[rows] = (words ^ (words >> np.uint64(29))) @ coefficients
         release_mapped_pages()
     return result
 

@@ -24,16 +24,19 @@ REWARD_BARS = 2  # from a decision to the end of the interval that its reward co
 def check_normaliser(market: MarketTensor, normaliser: Normaliser, train: tuple[int, int]) -> list[Finding]:
     """Refit the normaliser on the training bars (first, last) and require the same mean and deviation."""
     findings = []
+    first, last = train
+    raw = market.raw_features.cpu().numpy()
+    tradable = market.tradable[first : last + 1].cpu().numpy()
     for i, name in enumerate(normaliser.feature_names):
         column = market.feature_names.index(name)
-        raw = copy_of_feature(market.raw_features.cpu().numpy(), column).astype(np.float64)
-        expected_normaliser = fit_normaliser(raw[..., None], market.tradable.cpu().numpy(), *train, (name,))
+        values = copy_of_feature(raw[first : last + 1], column).astype(np.float64)
+        expected_normaliser = fit_normaliser(values[..., None], tradable, 0, last - first, (name,))
         spread = expected_normaliser.std[0]
         shift = abs(normaliser.mean[i] - expected_normaliser.mean[0]) / spread
         scale = abs(normaliser.std[i] - spread) / spread
         if max(shift, scale) > NORMALISER_TOLERANCE:
-            later_bars = np.flatnonzero(np.isfinite(raw[train[1] + 1 :]).any(1))
-            bar = train[1] + 1 + later_bars[0] if len(later_bars) else len(raw) - 1
+            later_bars = np.flatnonzero(np.isfinite(raw[last + 1 :, :, column]).any(1))
+            bar = last + 1 + later_bars[0] if len(later_bars) else len(raw) - 1
             date = str(market.times[bar].astype("datetime64[D]"))
             message = (
                 f"The normaliser of {name} was not fitted on the training bars only: its mean is off by {shift:.3g} "
