@@ -271,8 +271,8 @@ EFFECTIVE_NUMBER = Metric(
     "effective holdings",
     "Effective holdings",
     COUNT,
-    "number of equal positions that are as concentrated: (sum of weights)² over the sum of squared weights, mean over "
-    "the bars",
+    "number of positions of equal size that would be as diversified: (sum of weights)² over the sum of squared "
+    "weights, mean over the bars",
 )
 HOLDINGS_BETA = Metric(
     "holdings_beta",

@@ -227,7 +227,7 @@ METRICS = (
         "Sharpe",
         "Sharpe ratio",
         RATIO,
-        "annualised mean excess return over volatility",
+        "annualised mean return above cash over the standard deviation of returns",
         "higher",
         level=1,
         function=lambda account: sharpe(account.equity, account.periods_per_year, account.risk_free),

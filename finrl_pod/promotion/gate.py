@@ -130,7 +130,7 @@ def edge_rule(evidence: PromotionEvidence, gate: GateConfig) -> tuple[Rule, Edge
 def _edge_sentence(edge: Edge, evidence: PromotionEvidence, gate: GateConfig) -> str:
     n = evidence.looks
     looks = f" ({2 * gate.significance_level:g} / ({n} × {n + 1}), at look {n} at the test period)"
-    base = f" ({readable(evidence.base)}, traded as slowly as the agents trade)" if evidence.base else ""
+    base = f" ({readable(evidence.base)}, under the same trading rules)" if evidence.base else ""
     periods = "test alone" if evidence.validation is None else "validation and test together"
     sentence = (
         f"p-value of no edge over {_name(evidence)}{base}: {edge.p_value:.4g} (one-sided, from {periods}), the larger "

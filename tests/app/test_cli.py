@@ -311,7 +311,7 @@ def test_result_lists_champion_verdict_and_report(services: FakeServices, capsys
     assert "1.23" in rows[0]
     assert "Not promoted.\n- its interval contains zero\n" in output.out
     assert str(Path("o") / "report.html") in output.out
-    assert "No baseline had a higher Sharpe ratio on the test period." in output.out
+    assert "No baseline had a higher Sharpe ratio on test." in output.out
     assert (
         "A further champion is look 2 at bars that overlap this test period and needs a p-value of at most 0.00833."
         in output.out

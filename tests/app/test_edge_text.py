@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from finrl_pod_app.report.columns import return_interval
 from finrl_pod_app.report.records import PracticallyBase, Rung, RungPeriod, RunReport, make_report
-from finrl_pod_app.report.verdict_text import practically_base_sentence, verdict_paragraph
+from finrl_pod_app.report.verdict_text import luck_sentence, practically_base_sentence, verdict_paragraph
 
 START = r"^(Not promoted|Promoted)\. Mean active return on test after costs: ([+-][\d.]+%) per year over (.+?), "
-INTERVAL = r"90% interval ([+-][\d.]+)% to ([+-][\d.]+)%\."
+INTERVAL = r"90% interval ([+-][\d.]+)% to ([+-][\d.]+)%, which includes 0\."
 TEST = {"p_value": 0.2, "z_score": 0.8, "test": 0.8}
 
 
@@ -76,7 +76,7 @@ def test_every_case_states_one_reference_and_one_interval(case: str, text: str) 
     assert found.groups() == (
         "Not promoted",
         "+0.8%",
-        "its base (equal weight, traded as slowly as the agents trade)",
+        "its base (equal weight, under the same trading rules)",
         "-0.3",
         "+1.9",
     )
@@ -102,11 +102,40 @@ def test_a_shown_edge_states_what_it_is_worth() -> None:
 
 def test_years_that_were_used_before_are_no_success() -> None:
     first, line = verdict_paragraph(report("shown", promoted=True, p_value=0.004, is_demonstration=True))
-    assert first.startswith("Demonstration: these years were used to build finrl_pod, and the stocks were chosen")
+    assert first.startswith("Demonstration: the makers of finrl_pod saw these years")
     assert "The test passes, on years that were used before: 0.5% per year" in line
     assert "edge is shown" not in line
     _, line = verdict_paragraph(report("too_small", is_demonstration=True))
     assert "edge is shown" not in line
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "answer"),
+    [
+        ("worse", {"p_value": 0.97}, "No: p-value 0.97,"),
+        ("nothing_shown", {}, "Not shown: p-value 0.2, needed: at most 0.0125 at look 2."),
+        ("too_little_data", {}, "Not shown, in too few years: p-value 0.2,"),
+        ("too_small", {"p_value": 0.004}, "Yes, but too small to matter: p-value 0.004,"),
+        (
+            "shown",
+            {"p_value": 0.004},
+            "Yes: p-value 0.004, needed: at most 0.0125 at look 2. It is refused by other rules: audit.",
+        ),
+        ("shown", {"p_value": 0.004, "is_demonstration": True}, "Yes, on years that were used before: p-value 0.004,"),
+    ],
+)
+def test_whether_a_difference_is_luck_is_answered_with_its_hurdle(
+    case: str, changes: dict[str, Any], answer: str
+) -> None:
+    verdict = report(case, **changes).verdict
+    assert verdict is not None
+    assert luck_sentence(verdict).startswith(f"Is it more than luck? {answer}")
+    assert luck_sentence(verdict.model_copy(update={"edge": None})) == ""
+
+
+def test_an_interval_says_whether_it_includes_zero() -> None:
+    (line,) = verdict_paragraph(report("worse", active_return={"value": -0.01, "low": -0.02, "high": -0.001}))
+    assert "90% interval -2.0% to -0.1%." in line
 
 
 def test_special_accounts() -> None:

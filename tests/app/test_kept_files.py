@@ -143,7 +143,7 @@ def test_a_base_and_a_neighbour_of_ones_own(folder: Path, tmp_path: Path, monkey
         document = run_tournament(config, tmp_path / "run", device="cpu")
         assert document["verdict"]["edge"]["portfolio"].endswith(".py:Inverse")
         sentences = [verdict_paragraph(make_report(document))[0], document["verdict"]["rules"][0]["sentence"]]
-        assert all("its base (parts.py:Inverse, traded as slowly" in sentence for sentence in sentences)
+        assert all("its base (parts.py:Inverse, under the same trading rules" in sentence for sentence in sentences)
         warnings = document["verdict"]["statistics"]["audit_warnings"]
         for name in OPENED:  # by features, rewards, costs, policies and their neighbours, on import too
             assert len([text for text in warnings if f"{folder / name}, which may hold" in text]) == 1

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finrl_pod_app.report import builder
+from finrl_pod_app.report import builder, charts, first_page
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.html import write_report
+from finrl_pod_app.report.palette import report_styles
 from finrl_pod_app.report.records import RunReport, make_report
 from finrl_pod_app.report.verdict_text import looks_sentence
 
@@ -35,7 +36,9 @@ def test_page_begins_with_run_date_and_key_figures(page: str) -> None:
         "report of 2026-11-23",
         "Not promoted",
         "Growth over the base",
-        "did the champion earn more than its base",
+        "The champion is an ensemble of 4 trained agents",
+        "years that neither its training nor its selection had seen",
+        "It sold nothing short and borrowed nothing",
         "Total return",
         "Sharpe ratio",
         "Effective holdings",
@@ -91,6 +94,29 @@ def test_key_figures_of_a_report() -> None:
     figure = next(figure for figure in key_figures(make_report(document)) if figure.key == "active_return")
     assert figure.text == f"{100 * (own['annual_return'] - base):+.1f}%"
     assert all(figure.text == "–" for figure in key_figures(RunReport()))
+
+
+def test_a_champion_without_training_and_an_account_with_debts_are_named() -> None:
+    results = synthetic_results()
+    document = synthetic_document(results)
+    document["champion"] |= {"algorithm": "closed_form", "members": ["closed_form"]}
+    account = results["champion"]
+    text = first_page.tested(make_report(document), replace(account, weights=account.weights * 1.5))
+    assert "a formula solved from past prices" in text
+    assert "It sold nothing short and borrowed money" in text
+    assert "20 symbols of the data set sample, such as AAPL, AMD and BAC" in text
+    text = first_page.tested(make_report(document), replace(account, weights=account.weights - 0.1))
+    assert "It sold something short and borrowed nothing" in text
+
+
+def test_the_growth_over_the_base_has_its_last_value_and_first_year() -> None:
+    results = synthetic_results()
+    accounts = {name: results[name] for name in ("champion", "equal_weight")}
+    figure = charts.active_growth_figure(accounts, "equal_weight", report_styles(accounts))
+    growth = [accounts[name].equity[-1] / accounts[name].equity[0] for name in accounts]
+    assert charts.label_end(figure) == figure.layout.annotations[0].text == f"{growth[0] / growth[1] - 1:+.1%}"
+    assert figure.layout.xaxis.ticklabelmode == "period"
+    assert str(figure.layout.xaxis.range[0]).startswith("2019-01-02")
 
 
 @pytest.mark.slow

@@ -19,8 +19,7 @@ def test_terms_are_explained_at_their_first_use_and_once() -> None:
             "<section><p>Champions, a look, and 5 basis points.</p></section>",
         ]
     )
-    # The meaning of a look has the last one.
-    assert explained(first) == ["champion", "Annual return (CAGR)", "look", "agent", "test period"]
+    assert explained(first) == ["champion", "Annual return (CAGR)", "look"]
     assert explained(second) == ["basis point"]
     assert second.endswith("<strong>basis point</strong>: one hundredth of a percent.</p></section>")
 

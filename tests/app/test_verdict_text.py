@@ -48,8 +48,7 @@ def test_values_of_rules_have_units(
 def test_baselines_that_did_better_are_named_best_first() -> None:
     found = report(champion=1.0, momentum_12_1=1.2, equal_weight=0.9, mean_variance=1.5, index=None)
     assert baselines_sentence(found) == (
-        "Baselines with a higher Sharpe ratio on the test period, by luck or not: mean variance 1.50, momentum 12-1 "
-        "1.20."
+        "Baselines with a higher Sharpe ratio on test, by luck or not: mean variance 1.50, momentum 12-1 1.20."
     )
     assert baselines_sentence(report(champion=1.0, equal_weight=0.9)).startswith("No baseline had")
     assert baselines_sentence(found.model_copy(update={"verdict": None})) == ""

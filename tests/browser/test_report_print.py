@@ -52,7 +52,8 @@ def test_heading_legend_and_chart_and_the_first_page_share_a_page(browser: Brows
     page.goto(file.as_uri())
     page.locator(".js-plotly-plot").first.wait_for()
     page.evaluate(MARK_FIRST_PAGE)
-    assert len(pages_of_marks(page.pdf(format="A4"))["first-page"]) == 1
+    for size in ("A4", "Letter"):
+        assert len(pages_of_marks(page.pdf(format=size))["first-page"]) == 1
     page.reload()
     page.locator(".js-plotly-plot").first.wait_for()
     blocks = page.evaluate(MARK)

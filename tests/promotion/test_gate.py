@@ -187,7 +187,7 @@ def test_limit_tightens_with_every_look() -> None:
     assert "(0.05 / (10 × 11), at look 10 at the test period)" in rule(often, "edge").sentence
     assert rule(often, "edge").sentence.startswith("p-value of no edge over equal weight: ")
     slow = apply_gate(evidence(0.0, base="minimum_variance"), GATE)
-    expected = "p-value of no edge over its base (minimum variance, traded as slowly as the agents trade): "
+    expected = "p-value of no edge over its base (minimum variance, under the same trading rules): "
     assert rule(slow, "edge").sentence.startswith(expected)
     assert "over its base on test" in rule(slow, "break_even").sentence
 

@@ -156,6 +156,20 @@ def active_growth_figure(accounts: Mapping[str, Account], base: str, styles: Sty
     return figure
 
 
+def label_end(figure: Any) -> str:
+    """Label the last value of the only line of a chart over time, name its first year, and drop the title of y.
+
+    Returns the label.
+    """
+    (line,) = figure.data
+    text = f"{line.y[-1]:+.1%}"
+    figure.add_annotation(x=line.x[-1], y=line.y[-1], text=text, showarrow=False, xanchor="left", xshift=4)
+    figure.update_layout(margin_r=56)
+    figure.update_xaxes(ticklabelmode="period", nticks=6, range=[line.x[0], line.x[-1]])
+    figure.update_yaxes(title="")
+    return text
+
+
 def _add_active_growth(
     figure: Any,
     accounts: Mapping[str, Account],

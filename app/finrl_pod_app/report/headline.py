@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from finrl_pod.errors import count_text
-from finrl_pod.evaluate.active_management import EFFECTIVE_NUMBER
+from finrl_pod.evaluate.active_management import BENCHMARK_METRICS, EFFECTIVE_NUMBER
 from finrl_pod.evaluate.metrics import METRIC_BY_NAME
-from finrl_pod.promotion.verdict import Metrics
-from finrl_pod_app.report.columns import MISSING, SLOW_BASE, display_name, metric_text, return_interval
+from finrl_pod.promotion.verdict import Edge, Metrics
+from finrl_pod_app.report.columns import MISSING, SLOW_BASE, display_name, metric_text, number, percent, return_interval
 from finrl_pod_app.report.records import RunReport
 
 ANNUAL_RETURN = METRIC_BY_NAME["annual_return"]
+TRACKING_ERROR = next(metric for metric in BENCHMARK_METRICS if metric.name == "tracking_error")
 KEY_METRICS = (
     METRIC_BY_NAME["cumulative_return"],
     ANNUAL_RETURN,
@@ -75,6 +76,13 @@ def key_figures(report: RunReport) -> list[KeyFigure]:
         f"of {count_text(len(report.data.symbols), 'symbol')}" if report.data.symbols else "",
     )
     return [*figures[:-1], _active_return(report, metrics, base_metrics, base), figures[-1], holdings]
+
+
+def tracking_error_figure(edge: Edge) -> KeyFigure:
+    """Tracking error on test with the information ratio below it."""
+    text = percent(edge.tracking_error, unit="%")
+    ratio = f"information ratio {number(edge.information_ratio)}"
+    return KeyFigure(TRACKING_ERROR.name, TRACKING_ERROR.label, text, "", TRACKING_ERROR.explanation, ratio)
 
 
 def _active_return(report: RunReport, metrics: Metrics, base_metrics: Metrics, base: str) -> KeyFigure:

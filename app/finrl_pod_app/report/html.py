@@ -153,7 +153,7 @@ def _leaderboard(report: RunReport) -> str:
     selection = SELECTED.get(champion.selection)
     notes = [
         "Scores are Sharpe ratios on the validation period"
-        + ("." if base is None else f"; the base, traded as slowly as the agents trade, has {number(base, 3)}."),
+        + ("." if base is None else f"; the base, under the same trading rules, has {number(base, 3)}."),
         f"The {len(report.leaderboard)} best agents of all generations are listed.",
         f"The champion ({champion.algorithm}) is an ensemble of {count_text(count, 'member')}"
         f"{f', {selection},' if selection else ''}{diversity_of(champion.roots, champion.mean_correlation)}.",

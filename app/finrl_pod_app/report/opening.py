@@ -62,9 +62,10 @@ def tested_sentence(report: RunReport) -> str:
 
 
 def assets_text(report: RunReport) -> str:
-    """The traded symbols in running text, such as "6 symbols of prices"."""
+    """The traded symbols in running text, such as "6 symbols of the data set prices"."""
     count = len(report.data.symbols)
-    return f"{count_text(count, 'symbol')} of {report.data.name}" if count else report.data.name
+    symbols = f"{count_text(count, 'symbol')} of " if count else ""
+    return f"{symbols}the data set {report.data.name}"
 
 
 def power_sentence(power: DetectableDifference) -> str:

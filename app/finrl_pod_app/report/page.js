@@ -35,13 +35,12 @@ if (save && window.top === window) {
 
 // Paper is narrower than a screen, and nothing can be opened on it.
 const PAPER_WIDTH = 680;
-const HALF_WIDTH = 328; // of charts beside others; their heights in print make the first page a single one
+const HALF = { width: 328, height: 255 }; // of charts beside text, so that the first page is a single one
 const folded = document.querySelectorAll("details:not([open])");
 addEventListener("beforeprint", () => {
   while (charts.length) draw(charts.shift());
   document.querySelectorAll(".js-plotly-plot").forEach((chart) => {
-    const height = chart.classList.contains("low") ? 200 : 250;
-    Plotly.relayout(chart, chart.closest(".pair") ? { width: HALF_WIDTH, height } : { width: PAPER_WIDTH });
+    Plotly.relayout(chart, chart.closest(".pair") ? HALF : { width: PAPER_WIDTH });
   });
   folded.forEach((details) => { details.open = true; });
 });

@@ -15,6 +15,7 @@ from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.report.terms import definition_texts
 from finrl_pod_app.report.verdict_text import (
+    case_text,
     edge_sentence,
     looks_sentence,
     overfitting_sentence,
@@ -94,7 +95,8 @@ def gate(report: RunReport) -> str:
     if verdict is None or not verdict.rules:
         return ""
     trials = f"{trials_text(verdict)}. " if verdict.trials else ""
-    notes = [note(edge)] if (edge := edge_sentence(verdict)) else []
+    notes = [note(case)] if (case := case_text(report, verdict)) else []
+    notes += [note(edge)] if (edge := edge_sentence(verdict)) else []
     notes += [note(words)] if (words := trials + looks_sentence(report)) else []
     warnings = verdict.statistics.audit_warnings
     if issues := [warning for warning in warnings if warning in report.data.flaws]:
@@ -113,7 +115,7 @@ def active_return(report: RunReport) -> str:
     comparison = report.added
     if comparison is None:
         return ""
-    slow = " The mandate at tilt zero is the base, traded as slowly as the agents trade."
+    slow = " The mandate at tilt zero is the base under the same trading rules."
     period = f"The champion on the period {' to '.join(report.splits.test)}."
     words = note(f"{period}{slow if report.mandate_usage else ''}")
     meanings = {measure.label: measure.note for measure in (*mandate_text.ADDED, mandate_text.YEARS)}

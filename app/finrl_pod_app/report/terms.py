@@ -12,7 +12,8 @@ from finrl_pod.evaluate.tearsheet import TEAR_SHEET_METRICS
 
 TERMS = {  # word -> meaning, with links of the glossary; up to the first full stop, colon or semicolon it stands alone
     "active return": (
-        "return of an account less the return of its base; per year: the mean over bars, not the difference of CAGRs"
+        "return of an account less the return of its base, as a mean per year without compounding, so not the "
+        "difference of the CAGRs"
     ),
     "active weights": "weights of an account less the weights of its base",
     "active return by factor": (
@@ -28,15 +29,15 @@ TERMS = {  # word -> meaning, with links of the glossary; up to the first full s
     ),
     "bar": "one period of prices, such as a day",
     "baseline": "a simple strategy without training, to compare with",
-    "base": "the portfolio that an agent holds without an opinion, such as equal weight ([mandates](mandates.md))",
+    "base": "the portfolio of a strategy that prefers no asset, such as equal weight ([mandates](mandates.md))",
     "basis point": "one hundredth of a percent",
     "bootstrap": (
         "statistics of random samples of the data, drawn with replacement; of blocks of bars, to keep their order"
     ),
     "break-even cost": "cost of a trade, in basis points, at which the advantage over the reference is gone",
     "champion": (
-        "the agent or agents under test: the ensemble that a tournament selects on validation, or the solved policy "
-        "that agents started from"
+        "the strategy under test, selected on validation: an ensemble of agents, or the solved policy that they "
+        "started from"
     ),
     "cohort": "the pods of one algorithm in a tournament",
     "deflated Sharpe ratio": (
@@ -58,7 +59,10 @@ TERMS = {  # word -> meaning, with links of the glossary; up to the first full s
     ),
     "ensemble": "agents that trade as one: the weights of the portfolio are the mean of theirs",
     "equal risk contribution": "a portfolio in which each asset adds the same risk",
-    "equal weight": "the same value in each asset, restored every month; with buy and hold, only at the start",
+    "equal weight": (
+        "the same value in each asset: as a baseline restored every month or only at the start (buy and hold), as a "
+        "base slowly"
+    ),
     "excess return": "return less the return of cash",
     "factor": (
         "market beta (over 252 bars), 12-1 momentum, 5-day return or 252-bar volatility (as z-scores across the "
@@ -66,13 +70,12 @@ TERMS = {  # word -> meaning, with links of the glossary; up to the first full s
     ),
     "gate": "the rules that a champion must pass before it may trade ([evaluation](evaluation.md#the-gate))",
     "hierarchical risk parity": "a portfolio that splits risk over groups of similar assets, and within each group",
-    "interval": "range of values that fit the data; of 100 intervals with a coverage of 90%, 90 contain the true value",
-    "look": "an evaluation that shows results of a test period; each one makes the gate stricter",
+    "interval": "range that contains the true value in 90 of 100 samples, if it is a 90% interval",
+    "look": "an evaluation that shows results of the test years; each one makes the gate stricter",
     "look-back": "number of past bars that the encoder of a policy reads",
     "mandate": "bounds on what an agent may hold and trade",
     "mandate at tilt zero": (
-        "the account that only holds the base, traded as slowly as agents under the mandate trade; the gate compares "
-        "with it"
+        "the account that only holds the base, under the same trading rules; the gate compares with it"
     ),
     "inverse volatility": "weights in inverse proportion to the volatility of each asset",
     "mean variance": "the portfolio with the best return for its variance, both estimated from past returns",
@@ -86,7 +89,7 @@ TERMS = {  # word -> meaning, with links of the glossary; up to the first full s
         "verdict states how large an edge would have been missed"
     ),
     "p-value": (
-        "probability of a result at least as good as this one if there were no edge. The gate takes the larger one of "
+        "probability of a result at least as good as this one by luck alone. The gate takes the larger one of "
         "mean active return and alpha, each on test and validation together, after subtracting what selection explains "
         "on validation ([the test](verdict.md#the-test-for-an-edge))"
     ),
@@ -113,7 +116,7 @@ TERMS = {  # word -> meaning, with links of the glossary; up to the first full s
         "what the best of several trials gains by chance; the gate lowers the z-score on validation accordingly"
     ),
     "slippage": "difference of the fill price from the price at the decision",
-    "test period": "the last years of the data, used by neither training nor selection",
+    "test period": "the last years of the data, which training and selection do not see",
     "stop rule": (
         "lower edge of the active return in the backtest: 1 in 20 resampled years falls below it, and paper trading "
         "then alerts"

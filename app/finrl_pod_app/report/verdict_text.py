@@ -22,7 +22,7 @@ from finrl_pod_app.report.columns import (
 )
 
 if TYPE_CHECKING:
-    from finrl_pod.promotion.verdict import Edge, Metrics, OverfittingStatistics, Rule, Verdict
+    from finrl_pod.promotion.verdict import Case, Edge, Metrics, OverfittingStatistics, Rule, Verdict
     from finrl_pod_app.report.records import PracticallyBase, RunReport
 
 # What a rule measures, and the side of its limit on which it passes.
@@ -37,8 +37,8 @@ CREDIBLE_RATIO = 2.0  # annual Sharpe ratio over a reference that a test should 
 INTERVAL_METRICS = tuple(METRIC_BY_NAME[name] for name in ("sharpe", "annual_return", "max_drawdown"))
 ACCOUNT = 100_000  # account of the examples, in dollars
 DEMONSTRATION = (
-    "Demonstration: these years were used to build finrl_pod, and the stocks were chosen because they survived: the "
-    "figures are no evidence."
+    "Demonstration: the makers of finrl_pod saw these years while they built it, and the stocks were chosen because "
+    "they survived: the figures are no evidence."
 )
 FIXED_TILTS = ("momentum", "reversal", "low_volatility")  # rungs of the ladder
 _CAUSES = {
@@ -76,11 +76,37 @@ def verdict_sentence(verdict: Verdict) -> str:
     active = edge.active_return
     reference = f"{display_name(str(edge.reference))} (rebalanced monthly)"
     if edge.portfolio:
-        reference = f"its base ({display_name(str(edge.portfolio))}, traded as slowly as the agents trade)"
+        reference = f"its base ({display_name(str(edge.portfolio))}, under the same trading rules)"
+    includes_zero = ", which includes 0" if active.low <= 0 <= active.high else ""
     return (
         f"{start} Mean active return {edge.where} after costs: {_rate(active.value, sign=True)} per year over "
-        f"{reference}, {100 * edge.interval_level:.0f}% interval {return_interval(active.low, active.high)}."
+        f"{reference}, {100 * edge.interval_level:.0f}% interval {return_interval(active.low, active.high)}"
+        f"{includes_zero}."
     )
+
+
+def luck_sentence(verdict: Verdict) -> str:
+    """Whether the active return is more than luck, with the p-value and what was needed; empty without a test.
+
+    If it is, also the other rules that refuse the champion.
+    """
+    edge = verdict.edge
+    if edge is None:
+        return ""
+    passed = "Yes, on years that were used before" if edge.is_demonstration else "Yes"
+    answers: dict[Case, str] = {
+        "worse": "No",
+        "nothing_shown": "Not shown",
+        "too_little_data": "Not shown, in too few years",
+        "too_small": f"{passed}, but too small to matter",
+        "shown": passed,
+    }
+    low_sharpe = _low_sharpe(edge) if answers[edge.case].startswith("Not") else ""
+    refusals = _other_refusals(verdict) if edge.case == "shown" else ""
+    return (
+        f"Is it more than luck? {answers[edge.case]}: p-value {edge.p_value:.2g}, needed: at most {edge.level:.3g} at "
+        f"look {verdict.looks:,}{low_sharpe}. {refusals}"
+    ).strip()
 
 
 def case_text(report: RunReport, verdict: Verdict) -> str:
@@ -114,10 +140,14 @@ def _shown(report: RunReport, verdict: Verdict, edge: Edge) -> str:
         f"Volatility {_rate(edge.account.volatility)} (base {_rate(edge.base.volatility)}), maximum "
         f"drawdown {_rate(-edge.account.drawdown)} (base {_rate(-edge.base.drawdown)}).",
     ]
-    failed_rules = [display_name(rule.name) for rule in verdict.rules if not rule.passed]
-    if failed_rules:
-        sentences.append(f"It is refused by other rules: {', '.join(failed_rules)}.")
+    sentences.append(_other_refusals(verdict))
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _other_refusals(verdict: Verdict) -> str:
+    """The rules that refuse a champion whose edge is shown; empty for none."""
+    failed_rules = [display_name(rule.name) for rule in verdict.rules if not rule.passed]
+    return f"It is refused by other rules: {', '.join(failed_rules)}." if failed_rules else ""
 
 
 def _passed(edge: Edge) -> str:
@@ -250,10 +280,10 @@ def baselines_sentence(report: RunReport) -> str:
     champion_ratio = _sharpe(strategies[CHAMPION])
     higher = {name: ratio for name in strategies if (ratio := _sharpe(strategies[name])) > champion_ratio}
     if not higher:
-        return "No baseline had a higher Sharpe ratio on the test period."
+        return "No baseline had a higher Sharpe ratio on test."
     ranking = sorted(higher, key=lambda name: -higher[name])
     baselines_text = ", ".join(f"{display_name(name)} {number(higher[name])}" for name in ranking)
-    return f"Baselines with a higher Sharpe ratio on the test period, by luck or not: {baselines_text}."
+    return f"Baselines with a higher Sharpe ratio on test, by luck or not: {baselines_text}."
 
 
 def next_sentence(report: RunReport, out: Path | None = None) -> str:
