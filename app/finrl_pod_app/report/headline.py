@@ -99,4 +99,4 @@ def _active_return(report: RunReport, metrics: Metrics, base_metrics: Metrics, b
     value = None if growth is None or base_growth is None else growth - base_growth
     comparison_text = f"over {base}" if base else ""
     text = metric_text(ANNUAL_RETURN, value)
-    return KeyFigure("active_return", "Active return", text, "", "CAGR above the base", comparison_text)
+    return KeyFigure("active_return", "Difference of CAGRs", text, "", "CAGR above the base", comparison_text)
