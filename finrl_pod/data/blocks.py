@@ -73,7 +73,9 @@ def over_rows(function: Callable[..., Table], *tables: Table) -> Table:
     return _over_blocks(function, tables, [(rows,) for rows in row_blocks(tables[0].shape)])
 
 
-def _over_blocks(function: Callable[..., Table], tables: tuple[Table, ...], blocks: Sequence[tuple[slice, ...]]) -> Table:
+def _over_blocks(
+    function: Callable[..., Table], tables: tuple[Table, ...], blocks: Sequence[tuple[slice, ...]]
+) -> Table:
     if len(blocks) <= 1:
         return function(*tables)
     result: Table | None = None
