@@ -9,6 +9,7 @@ for all calls, is not read again by an audit in the same process.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
@@ -25,7 +26,8 @@ CONNECTIONS = {
     *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"),
 }
 _PREFIXES = tuple(os.path.abspath(path) + os.sep for path in (sys.prefix, sys.base_prefix))  # the Python installation
-_SYSTEM = (*_PREFIXES, "/proc/", "/sys/", "/dev/", "/etc/", "/usr/share/zoneinfo/")
+_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/share/zoneinfo/")
+_EMPTIED = os.O_TRUNC | os.O_EXCL  # flags of files that are new or made empty: nothing can be read
 _NATIVE = "finrl_pod.native"  # reads and compiles the sources of kernels
 
 
@@ -79,7 +81,8 @@ def _record(event: str, arguments: tuple[object, ...]) -> None:
         return
     reader = user.f_code.co_filename
     reader_folder = os.path.dirname(os.path.abspath(reader)) + os.sep
-    if event != "open" or not target.startswith(_SYSTEM) or target.startswith(reader_folder):
+    is_data = not target.startswith(_SYSTEM) and not _is_installed(target)
+    if event != "open" or is_data or target.startswith(reader_folder):
         owner = user.f_locals.get("self")
         part = user.f_code.co_qualname.partition(".")[0] if owner is None else type(owner).__name__
         entry = OpenedFile(str(user.f_globals.get("__name__", "")), reader, part.replace("<module>", ""), target)
@@ -93,10 +96,31 @@ def _read_path(arguments: tuple[object, ...]) -> str | None:
         path = os.fsdecode(path)
     if not isinstance(path, str) or path.endswith(CODE):
         return None
-    if isinstance(mode, str):
-        return os.path.abspath(path) if set("r+") & set(mode) else None
-    only_written = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR) == os.O_WRONLY
-    return None if only_written else os.path.abspath(path)
+    if isinstance(mode, str) and not set("r+") & set(mode):
+        return None
+    flags = flags if isinstance(flags, int) else os.O_RDONLY
+    is_written_only = flags & _EMPTIED or flags & (os.O_WRONLY | os.O_RDWR) == os.O_WRONLY
+    return None if is_written_only else os.path.abspath(path)
+
+
+@functools.lru_cache(4096)
+def _is_installed(file: str) -> bool:
+    """Whether a file belongs to Python or an installed package.
+
+    Packages also lie outside `sys.prefix`: those of `pip install --user` and `--target`, of Homebrew, of PYTHONPATH.
+    """
+    return file.startswith(_PREFIXES) or any(
+        file.startswith(os.path.join(folder, "")) and _holds_packages(folder) for folder in sys.path if folder
+    )
+
+
+@functools.cache
+def _holds_packages(folder: str) -> bool:
+    """Whether installers put packages into a folder of `sys.path`. The current folder also holds the user's files."""
+    try:
+        return folder != os.getcwd() and any(entry.endswith(".dist-info") for entry in os.listdir(folder))
+    except OSError:
+        return False
 
 
 def _user_frame(frame: FrameType) -> FrameType | None:
@@ -121,7 +145,7 @@ def _user_frame(frame: FrameType) -> FrameType | None:
         elif file.startswith("<frozen importlib"):
             if library and user is None:
                 return None
-        elif file.startswith(_PREFIXES) or file.startswith("<frozen") or file == "<string>":
+        elif _is_installed(file) or file.startswith("<frozen") or file == "<string>":
             library = True
         else:
             user = current

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +81,8 @@ def test_connections_and_processes_are_recorded(opened: Callable[[str], dict[str
     [
         f"open('written.csv', 'w').close()\n{FEATURE}",
         f"import os\nos.close(os.open('written.csv', os.O_WRONLY | os.O_CREAT))\n{FEATURE}",
+        f"open('later.csv', 'w+').close()\n{FEATURE}",
+        f"import os, tempfile\nos.close(tempfile.mkstemp(dir='.')[0])\n{FEATURE}",
         f"import json.tool, zoneinfo\nzoneinfo.ZoneInfo('Europe/Berlin')\n{FEATURE}",
     ],
 )
@@ -96,6 +99,27 @@ def test_files_of_the_program_itself_are_not_recorded(tmp_path: Path) -> None:
     (tmp_path / "text.txt").read_text()
     user_files.source_text(Path(__file__))
     assert opened_files.opened_files(begin) == ()
+
+
+@pytest.mark.parametrize(("caller", "readers"), [("finrl_pod_app.caller", set()), ("finrl_pod_user_own", {"own.py"})])
+def test_packages_outside_of_the_python_installation_are_no_user_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caller: str, readers: set[str]
+) -> None:
+    """The command line calls typer, which calls a command, which opens files of the run."""
+    packages = tmp_path / "packages"
+    (packages / "other_typer-1.0.dist-info").mkdir(parents=True)
+    (packages / "other_typer.py").write_text("def call(function):\n    return function()\n")
+    (tmp_path / "run.json").write_text("{}")
+    monkeypatch.syspath_prepend(str(packages))
+
+    scope: dict[str, Any] = {"__name__": caller}
+    exec(compile(f"def command():\n    open({str(tmp_path / 'run.json')!r}).close()\n", "own.py", "exec"), scope)
+    main: dict[str, Any] = {"__name__": "finrl_pod_app.main"}
+    exec("import other_typer\ndef main(command):\n    other_typer.call(command)\n", main)
+    opened_files.watch()
+    begin = opened_files.number()
+    main["main"](scope["command"])
+    assert {entry.reader for entry in opened_files.opened_files(begin)} == readers
 
 
 def test_functions_without_a_file_of_their_own_are_recorded(tmp_path: Path) -> None:
