@@ -97,8 +97,8 @@ class Panel:
     """Prices of N symbols over T bars.
 
     times: [T] datetime64[ns], UTC, strictly increasing; a daily bar carries its session date at 00:00.
-    close, open, high, low, volume: [T, N] float64, or None if absent; NaN where `tradable` is False. Prices are in the
-    quote currency, volumes in shares.
+    close, open, high, low, volume: [T, N] float64, or None if absent; NaN where `tradable` is False, volumes also where
+    unknown. Prices are in the quote currency, volumes in shares.
     split_close: [T, N] float64 or None, closes that are adjusted for splits alone, where `close` is for dividends too.
     spread: [T, N] float64 or None, quoted spread (ask less bid) of the bar as a fraction of the price; NaN where
     unknown. sectors: sector of each symbol [N], or None.

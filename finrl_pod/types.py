@@ -204,9 +204,10 @@ class Score:
 class Window:
     """Past data passed to a strategy; the last row is the decision bar. Arrays are copies.
 
-    close: [t+1, N], NaN where not tradable; open, high, low, volume: [t+1, N] or None; tradable: [t+1, N] bool;
-    benchmark: [t+1] or None. features: [N, F] raw features of the decision bar if the strategy has `feature_names`,
-    else None; [L, N, F] of the last L bars, fewer at the start of the data, if its `feature_lookback` is L > 1.
+    close: [t+1, N], NaN where not tradable; open, high, low, volume: [t+1, N] or None, volumes NaN where unknown;
+    tradable: [t+1, N] bool; benchmark: [t+1] or None. features: [N, F] raw features of the decision bar if the strategy
+    has `feature_names`, else None; [L, N, F] of the last L bars, fewer at the start of the data, if its
+    `feature_lookback` is L > 1.
     """
 
     times: Times

@@ -53,8 +53,8 @@ class Flaw:
     """One flaw of a panel.
 
     hard: the panel is invalid and must not be used; otherwise the flaw is a warning. kind: times, symbol, price, hole
-    (hard); weekend, repeat, jump, split, stale, late start, early end, gap, empty ticker, range, outlier,
-    survivorship (soft). time: None if the flaw is not about a single bar.
+    (hard); weekend, repeat, jump, split, stale, late start, early end, gap, empty ticker, volume, range,
+    outlier, survivorship (soft). time: None if the flaw is not about a single bar.
     """
 
     kind: str
@@ -78,6 +78,7 @@ def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tupl
         *_splits(panel),
         *_stale(panel),
         *_lifetimes(panel),
+        *_volumes(panel),
         *_ranges(panel),
         *_outliers(panel),
         *_survivorship(panel),
@@ -127,7 +128,7 @@ def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[
     for column in panel.columns:
         values = getattr(panel, column)
         is_known = ~np.isnan(values)
-        holes = panel.tradable & ~is_known & (column != "spread")
+        holes = panel.tradable & ~is_known & (column not in ("spread", "volume"))
         if column == "spread":
             is_valid = (values >= 0) & (values < MAX_SPREAD)
         elif column == "dividend":
@@ -320,6 +321,20 @@ def _lifetimes(panel: Panel) -> Iterator[Flaw]:
             yield Flaw("gap", False, message, symbol, hole)
 
 
+def _volumes(panel: Panel) -> Iterator[Flaw]:
+    """The number of bars with prices and without a volume."""
+    if panel.volume is None:
+        return
+    bars, tickers = np.nonzero(panel.tradable & np.isnan(panel.volume))
+    if bars.size:
+        first = f"the first of {panel.symbols[tickers[0]]} on {stamp(panel.times[bars[0]], panel.bar)}"
+        message = (
+            f"{count_text(bars.size, 'bar')} without volume, {first}: impact and limits of participation take the last "
+            "known volume of the ticker."
+        )
+        yield Flaw("volume", False, message)
+
+
 def _ranges(panel: Panel) -> Iterator[Flaw]:
     """Bars whose open or close lies outside [low, high], beyond the rounding of adjusted prices."""
     if panel.low is None or panel.high is None:
@@ -385,7 +400,7 @@ def _survivorship(panel: Panel) -> Iterator[Flaw]:
 def repeated_cells(panel: Panel) -> Bools:
     """[T, N], True where all prices of a ticker equal the prices of the bar before, or all equal the close before.
 
-    With a volume that is neither 0 nor repeated, it has traded.
+    With a known volume that is neither 0 nor repeated, it has traded.
     """
     is_repeat: Bools = np.zeros(panel.close.shape, dtype=bool)
     for n in range(len(panel.symbols)):  # one ticker at a time: tables of all would be copies of the prices
@@ -397,7 +412,7 @@ def repeated_cells(panel: Panel) -> Bools:
         cells = is_same | flat
         if panel.volume is not None:
             volume = panel.volume[bars, n]
-            cells &= (volume[1:] == 0) | (volume[1:] == volume[:-1])
+            cells &= ~(volume[1:] > 0) | (volume[1:] == volume[:-1])
         is_repeat[bars[1:], n] = cells
     return is_repeat
 

@@ -29,6 +29,7 @@ from finrl_pod.errors import DataError, listed, shown
 from finrl_pod.prices import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
 
 BARS = ("1d", "1h", "15m", "1m")
+OPTIONAL_VALUES = ("volume", "spread", "dividend")  # a bar trades without them; without a price they make no bar
 
 Locate = Callable[[int, int], str]
 
@@ -53,10 +54,10 @@ def make_panel(
     """Build a panel from arrays after checking them.
 
     times: [T] datetime64, naive and in UTC; daily bars carry the date of their session at 00:00.
-    columns: "close" and any of "open", "high", "low", "volume", each [T, N] float; NaN where there is no bar. Also
+    columns: "close" and any of "open", "high", "low", each [T, N] float; NaN where there is no bar. Also "volume" and
         "spread" [T, N], NaN where unknown, and "dividend" [T, N], NaN where there is none.
     sectors: [N], sector of each symbol. flaws: sentences known to the source; the checks append theirs. allow_gaps: a
-    bar between the first and last of a ticker that lacks a value becomes untradable and is listed as a flaw;
+    bar between the first and last of a ticker that lacks a price becomes untradable and is listed as a flaw;
         otherwise it is an error. Before its first and after its last bar a ticker is untradable either way.
     locate: source of cell (t, n) for messages, such as "prices.csv, line 7"; "" if unknown.
     Raises DataError for unknown columns, no bars, times that do not increase, prices that are not positive and
@@ -85,7 +86,7 @@ def make_panel(
                 "'dividend'"
             )
         values["dividend"] = np.nan_to_num(values["dividend"])
-    quotes = {c: value for c, value in values.items() if c not in ("spread", "dividend")}  # without them it can trade
+    quotes = {c: value for c, value in values.items() if c not in OPTIONAL_VALUES}
     # Infinite values count: the checks report them by name.
     tradable: Bools = ~np.logical_or.reduce([np.isnan(value) for value in quotes.values()])
     if not allow_gaps:
@@ -220,9 +221,8 @@ def _check_gaps(
     bar: str,
     locate: Locate | None,
 ) -> None:
-    """A bar that lacks a value is a gap if it has some other price, or lies between bars with prices."""
-    # Files often have volume 0 where there is no price: volume alone does not make a bar.
-    has_price = np.logical_or.reduce([~np.isnan(value) for column, value in values.items() if column != "volume"])
+    """A bar that lacks a price is a gap if it has some other price, or lies between bars with prices."""
+    has_price = np.logical_or.reduce([~np.isnan(value) for value in values.values()])
     priced_before = np.logical_or.accumulate(has_price, 0)
     priced_after = np.logical_or.accumulate(has_price[::-1], 0)[::-1]
     gaps = np.argwhere(~tradable & priced_before & priced_after)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
@@ -318,12 +319,13 @@ def normalise(raw: NDArray[np.floating[Any]], normaliser: Normaliser) -> NDArray
 def fill_volumes(panel: Panel, fillable: Bools, delisted: Bools, fill: str) -> Floats | None:
     """[T, N] shares traded in the bar where the decision of t fills; 0 if it cannot fill, inf for a delisting payout.
 
-    None if the panel has no volumes.
+    A bar of unknown volume has the last known one of its ticker, 0 before the first. None if the panel has no volumes.
     """
     if panel.volume is None:
         return None
     # In units of the close: adjusted prices, lowered by later dividends, would understate the money that was traded.
     traded = panel.volume if panel.split_close is None else panel.volume * (panel.split_close / panel.close)
+    traded = pd.DataFrame(traded).ffill().fillna(0.0).to_numpy()
     volume = np.zeros_like(traded)
     if fill == "same_close":
         volume[:] = traded

@@ -151,7 +151,7 @@ class Prices:
         self._total, self._splits = self._adjustment_factors(close)
         prices = zip(OHLC, (open_price, high, low, close), strict=True)
         self._raw = {name: value / self._total for name, value in prices}
-        self._volume = None if panel.volume is None else panel.volume * self._splits
+        self._volume = None if panel.volume is None else np.nan_to_num(panel.volume) * self._splits
         rows = np.where(panel.tradable, np.arange(len(panel.tradable))[:, None], -1)
         self._last_bar = np.maximum.accumulate(rows, axis=0)  # [T, N]: row of the last bar up to t, -1 before the first
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from finrl_pod.data.sources.bounded import read_bounded
 from finrl_pod.data.sources.files import read_file, read_frame
+from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import fill_volumes
 from finrl_pod.errors import DataError
 
@@ -261,6 +262,34 @@ def test_allowed_gaps_become_untradable(tmp_path: Path) -> None:
 
 
 INTRADAY = "time,A\n2024-01-02T09:30:00-05:00,1\n2024-01-02T10:30:00-05:00,2\n"
+
+
+@pytest.mark.parametrize("cell", ["", "-", "n/a"])
+def test_a_bar_without_a_volume_keeps_its_prices(tmp_path: Path, cell: str) -> None:
+    """Within the life of a ticker as on its newest bars, where it would look delisted."""
+    rows = [f"2024-01-0{day},A,{day}.5,{cell if day in (3, 5) else 1000 + day}" for day in range(2, 6)]
+    panel = read_file(write(tmp_path, "\n".join(["date,symbol,close,volume", *rows])))
+    assert panel.close[:, 0].tolist() == [2.5, 3.5, 4.5, 5.5]
+    assert panel.tradable.all()
+    assert panel.volume is not None
+    np.testing.assert_array_equal(panel.volume[:, 0], [1002, np.nan, 1004, np.nan])
+    (flaw,) = [flaw for flaw in panel.flaws if "without volume" in flaw]
+    assert flaw.startswith("2 bars without volume, the first of A on 2024-01-03")
+    store = Store(tmp_path / "store")
+    store.save(panel)
+    assert store.load("p").tradable.all()
+    volumes = fill_volumes(panel, panel.tradable, ~panel.tradable, "same_close")
+    assert volumes is not None
+    assert volumes[:, 0].tolist() == [1002, 1002, 1004, 1004]
+
+
+def test_filled_days_without_a_volume_repeat_their_prices() -> None:
+    days = pd.bdate_range("2024-01-01", periods=30)
+    volume = np.where(np.arange(30) % 5 == 4, np.nan, 100.0 + np.arange(30))
+    close = np.where(np.arange(30) % 5 == 4, np.nan, 10.0 + np.arange(30))
+    prices = pd.DataFrame({"date": days, "symbol": "A", "close": close, "volume": volume}).ffill()
+    prices["volume"] = volume
+    assert len(read_frame(prices, drop_repeated_bars=True).times) == 24
 
 
 @pytest.mark.parametrize(

@@ -58,4 +58,8 @@ def test_volumes_are_those_of_the_bar_that_fills(fill: str) -> None:
     assert actual[2].tolist() == (volume[3] if fill == "next" else volume[2]).tolist()
     assert actual[-1, 0] == (0.0 if fill == "next" else volume[-1, 0])
     assert np.isinf(actual[5:, 1]).all()  # a delisting pays out any number of shares
+    volume[[0, 3], 0] = np.nan  # an unknown volume is the last known one, none before the first
+    market = build_market(dataclasses.replace(source, volume=volume), (), (0, 7), "same_close")
+    assert market.fill_volume is not None
+    assert market.fill_volume[:5, 0].tolist() == [0.0, *volume[[1, 2, 2, 4], 0]]
     assert build_market(source, (), (0, 7)).fill_volume is None

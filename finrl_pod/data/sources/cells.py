@@ -16,7 +16,7 @@ from finrl_pod.errors import DataError
 from finrl_pod.prices import Bools
 
 MIN_DAYS = 3  # at the same hour, beside which a row of another hour is the row of the running day
-_BLANK = ("", "nan", "na", "n/a", "null", "none")
+_BLANK = ("", "-", "--", "nan", "na", "n/a", "null", "none")
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9}
 _WITH_DECIMAL_COMMA = r"[+-]?\d+(?:[.\s]\d{3})*,\d+"
 _WITH_EITHER_COMMA = r"[+-]?[1-9]\d{0,2},\d{3}"  # 1,234 is one number with a decimal comma, another without
@@ -43,7 +43,7 @@ class NumberFormat:
     """How the numbers of a file are written.
 
     decimal: "." or ","; with a comma, dots and spaces separate thousands. currency: sign before a price. thousands:
-    commas may separate thousands. units: K, M or B may follow for 10^3, 10^6 and 10^9, and a dash is a blank.
+    commas may separate thousands. units: K, M or B may follow for 10^3, 10^6 and 10^9.
     """
 
     decimal: str = "."
@@ -193,7 +193,7 @@ def parse_numbers(
     if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
         return column.astype(np.float64)
     text = column.fillna("").astype(str).str.strip() if column.hasnans else column.astype(str).str.strip()
-    blank = text.str.lower().isin((*_BLANK, "-") if number_format.units else _BLANK)
+    blank = text.str.lower().isin(_BLANK)
     number_text = text
     factor: pd.Series[Any] | float = 1.0
     if number_format.currency:

@@ -122,7 +122,7 @@ def _panel(
     notes = [taken_as(is_adjusted), *notes, *(note for table in tables for note in table.notes)]
     if "volume" in rows and rows["volume"].fillna(0.0).eq(0.0).all():
         rows = rows.drop(columns=["volume", "split_close"], errors="ignore")
-        notes.append("Volumes were 0 on every row and were left out.")
+        notes.append("Volumes were 0 or missing on every row and were left out.")
     panel = panel_of_rows(
         rows,
         bar=read_options.bar,
