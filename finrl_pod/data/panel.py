@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from finrl_pod.arguments import check_arguments, numbers
 from finrl_pod.data.dates import first_moment, last_moment, stamp
@@ -152,6 +152,26 @@ def first_bars(panel: Panel, bars: int, symbols: int) -> Panel:
     if first_panel.members is not None and first_panel.members.all():
         return dataclasses.replace(first_panel, members=None)
     return first_panel
+
+
+def cut(panel: Panel, first: int, stop: int) -> Panel:
+    """Bars first to stop - 1 of a panel, and the values of its tables that are known before the last of them."""
+    last = panel.times[stop - 1]
+    tables = tuple(table.rows(np.flatnonzero(table.known_at < last)) for table in panel.tables)
+    return dataclasses.replace(take_bars(panel, slice(first, stop)), tables=tables)
+
+
+def take_bars(panel: Panel, rows: slice | NDArray[np.intp]) -> Panel:
+    """Some bars of a panel, as copies; its tables stay as they are, and nothing is checked."""
+    benchmark = panel.benchmark
+    if benchmark is not None:
+        benchmark = dataclasses.replace(benchmark, close=benchmark.close[rows].copy())
+    columns = {c: getattr(panel, c)[rows].copy() for c in panel.columns}
+    if panel.members is not None:
+        columns["members"] = panel.members[rows].copy()
+    return dataclasses.replace(
+        panel, times=panel.times[rows].copy(), tradable=panel.tradable[rows].copy(), benchmark=benchmark, **columns
+    )
 
 
 def without_repeats(panel: Panel) -> Panel:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from finrl_pod.data import features
+from finrl_pod.data.panel import cut
 from finrl_pod.evaluate.active_management import LEVEL
 from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS, Interval, block_length, bootstrap_statistics
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
@@ -22,6 +23,7 @@ FACTORS = {  # part -> the feature that is the exposure; all but beta are compar
     "reversal": "return_5_zscore",
     "low_volatility": "volatility_252_zscore",
 }
+HISTORY = 10_000  # bars before an account from which features are computed: more than they read, gaps included
 SMALLEST = 1e-10  # eigenvalues below this share of the largest one are rounding errors
 
 
@@ -55,7 +57,8 @@ def active_attribution(
     is_comparable = account.symbols == base.symbols == panel.symbols and np.array_equal(panel.times[bars], base.times)
     if not is_comparable or len(days) == 0 or days[-1] + 1 < MIN_BARS:
         return None
-    exposures = features.compute(panel, FACTORS.values())[bars][:-1]  # [T-1, N, K]
+    start = max(first - HISTORY, 0)
+    exposures = features.compute(cut(panel, start, bars.stop), FACTORS.values())[first - start : -1]  # [T-1, N, K]
     exposures[..., 0] = np.nan_to_num(exposures[..., 0], nan=1.0)
     exposures = np.nan_to_num(exposures)
     close = panel.close[bars]

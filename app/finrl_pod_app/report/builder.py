@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from finrl_pod.errors import RunError
 from finrl_pod.evaluate import tearsheet
-from finrl_pod.evaluate.active_management import HOLDINGS_BETA, benchmark_metrics, holdings_metrics, trailing_betas
+from finrl_pod.evaluate.active_management import (
+    BETA_BARS,
+    HOLDINGS_BETA,
+    benchmark_metrics,
+    holdings_metrics,
+    trailing_betas,
+)
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.files import write_bytes
 from finrl_pod.market.costs import ERA_COSTS_BPS
@@ -157,13 +163,15 @@ def _asset_betas(panel: Panel, benchmark: BacktestResult) -> Floats | None:
     last = first + len(benchmark.times)
     if not np.array_equal(panel.times[first:last], benchmark.times):
         return None
-    returns = pd.DataFrame(panel.close).pct_change(fill_method=None)
+    start = max(first - BETA_BARS, 0)
+    returns = pd.DataFrame(panel.close[start:last]).pct_change(fill_method=None)
     index = panel.benchmark
-    is_index = index is not None and benchmark.symbols == (index.name,)
-    prior = pd.Series(index.close).pct_change(fill_method=None) if index and is_index else returns.mean(axis=1)
+    prior = returns.mean(axis=1)
+    if index is not None and benchmark.symbols == (index.name,):
+        prior = pd.Series(index.close[start:last]).pct_change(fill_method=None)
     market: Floats = np.array(prior, dtype=np.float64)
-    market[first + 1 : last] = simple_returns(benchmark.equity)
-    return trailing_betas(returns.to_numpy()[:last], market[:last])[first:]
+    market[first + 1 - start :] = simple_returns(benchmark.equity)
+    return trailing_betas(returns.to_numpy(), market)[first - start :]
 
 
 def rule_sentences(rules: EnvironmentConfig, panel: Panel, flows: Floats | None = None) -> list[str]:

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finrl_pod.data.blocks import row_blocks
+from finrl_pod.data.panel import cut
 from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.audit.pipeline import (
     Finding,
     Pipeline,
     RolloutStep,
     Status,
-    cut,
     decision_bars,
     decision_difference,
     first_difference,

@@ -11,8 +11,9 @@ import torch
 
 from finrl_pod import random
 from finrl_pod.data.blocks import over_rows
+from finrl_pod.data.panel import cut
 from finrl_pod.errors import FeatureError
-from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, cut, random_actions
+from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, random_actions
 from finrl_pod.evaluate.backtest import simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.native.device import one_thread

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from finrl_pod.data.panel import cut
 from finrl_pod.data.store import replaced_panels
 from finrl_pod.errors import FeatureError, UndefinedFeatureError
 from finrl_pod.evaluate.audit import determinism
@@ -26,7 +27,6 @@ from finrl_pod.evaluate.audit.pipeline import (
     Pipeline,
     PreparationError,
     RolloutStep,
-    cut,
     decision_bars,
     decision_difference,
     first_difference,

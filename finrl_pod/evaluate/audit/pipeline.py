@@ -20,6 +20,7 @@ from finrl_pod import random
 from finrl_pod.data.blocks import row_blocks
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.flaws import MAX_SPREAD
+from finrl_pod.data.panel import take_bars
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import RecordingStrategy
@@ -319,17 +320,10 @@ def _tradable_everywhere(panel: Panel, t: int) -> bool:
 # ---------------------------------------------------------------------- changed panels
 
 
-def cut(panel: Panel, first: int, stop: int) -> Panel:
-    """Bars first to stop - 1 of a panel, and the values of its tables that are known before the last of them."""
-    last = panel.times[stop - 1]
-    tables = tuple(table.rows(np.flatnonzero(table.known_at < last)) for table in panel.tables)
-    return dataclasses.replace(_rows(panel, np.arange(first, stop)), tables=tables)
-
-
 def permute_future(panel: Panel, t: int, seed: int) -> Panel:
     """The panel with the bars after t in random order, at the same times."""
     later_bars = np.random.default_rng(seed).permutation(np.arange(t + 1, len(panel.times)))
-    shuffled_panel = _rows(panel, np.concatenate([np.arange(t + 1), later_bars]))
+    shuffled_panel = take_bars(panel, np.concatenate([np.arange(t + 1), later_bars]))
     return dataclasses.replace(shuffled_panel, times=panel.times.copy())
 
 
@@ -449,15 +443,3 @@ def _fill_new_bars(panel: Panel, later_columns: dict[str, Floats], is_added: Boo
                 price if name in ("open", "high", "low", "close") else np.nanmedian(original_values[panel.tradable])
             )
             values[is_added[:, n], n] = usual_value
-
-
-def _rows(panel: Panel, rows: np.ndarray) -> Panel:
-    benchmark = panel.benchmark
-    if benchmark is not None:
-        benchmark = dataclasses.replace(benchmark, close=benchmark.close[rows].copy())
-    columns = {c: getattr(panel, c)[rows].copy() for c in panel.columns}
-    if panel.members is not None:
-        columns["members"] = panel.members[rows].copy()
-    return dataclasses.replace(
-        panel, times=panel.times[rows].copy(), tradable=panel.tradable[rows].copy(), benchmark=benchmark, **columns
-    )

@@ -12,7 +12,7 @@ from finrl_pod_app.evaluation.audit import audit_env_factory
 from finrl_pod_strategies.baselines import EqualWeight
 
 from finrl_pod.data.flaws import check as check_flaws
-from finrl_pod.data.panel import make_panel
+from finrl_pod.data.panel import cut, make_panel
 from finrl_pod.data.splits import Span, Splits, make_splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import FeatureError
@@ -21,7 +21,7 @@ from finrl_pod.evaluate.audit.determinism import check_determinism, check_warm_u
 from finrl_pod.evaluate.audit.fills import check_fills
 from finrl_pod.evaluate.audit.leakage import check_normaliser, check_selection, check_splits
 from finrl_pod.evaluate.audit.lookahead import check_lookahead
-from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, clean, cut, permute_future, with_random_future
+from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, clean, permute_future, with_random_future
 from finrl_pod.settings.run import EnvironmentConfig, SplitConfig
 from finrl_pod.types import Floats, MarketTensor, Panel
 from tests.data.panels import random_panel

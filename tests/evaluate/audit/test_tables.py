@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from finrl_pod.data.as_of import table_values
+from finrl_pod.data.panel import cut
 from finrl_pod.data.sources.feature_tables import with_tables
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.audit.lookahead import check_lookahead
-from finrl_pod.evaluate.audit.pipeline import Pipeline, cut, with_random_future
+from finrl_pod.evaluate.audit.pipeline import Pipeline, with_random_future
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.settings.run import TableConfig
 from finrl_pod.types import FeatureTable, Floats, Panel
