@@ -36,6 +36,17 @@ struct Rollout {
 constexpr double SPREAD_TOLERANCE = 1e-9;  // TILT_TOLERANCE in mandate.py
 constexpr double HIGHEST_SCORE = 20;       // LARGEST_SCORE in mandate.py
 
+// base * exp(tilt * tanh(scores)) of the assets from `first` to the last whole vector before `stop`.
+template <class T, int W>
+static void tilted_base(const Mandate& mandate, const float* scores, const T* base, int64_t first, int64_t stop,
+                        double* mass) {
+  for (int64_t i = first; i + W <= stop; i += W) {
+    vec<double, W> score, weight;
+    for (int k = 0; k < W; k++) score[k] = scores[i + k], weight[k] = base[i + k];
+    store<double, W>(mass + i, weight * tilt_factor<double, W>(tanh<W>(score), mandate.tilt));
+  }
+}
+
 // Scores of an account that tilt the base to the mean of what the members desire, as `scores_of` of mandate.py gives
 // them; false if no scores do. Sums to investable money are equal for all members and left out.
 template <class T>
@@ -44,11 +55,10 @@ static bool mean_scores(const Mandate& mandate, const Rollout& r, const float* s
   double mean[n], mass[n];
   std::fill(mean, mean + n, 0.0);
   for (int64_t row = 0; row < r.rows; row++) {
+    tilted_base<T, 4>(mandate, scores + row * n, base, 0, n, mass);
+    tilted_base<T, 1>(mandate, scores + row * n, base, n - n % 4, n, mass);
     double total = 0;
-    for (int64_t i = 0; i < n; i++) {
-      mass[i] = base[i] * std::exp(mandate.tilt * std::tanh(double(scores[row * n + i])));
-      total += mass[i];
-    }
+    for (int64_t i = 0; i < n; i++) total += mass[i];
     const double share = total > 0 ? r.shares[row] / total : 0;
     for (int64_t i = 0; i < n; i++) mean[i] += share * mass[i];
   }

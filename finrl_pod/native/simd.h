@@ -144,10 +144,33 @@ static inline vec<float, W> exp2_in_range(vec<float, W> x) {
   memcpy(&scale, &power, sizeof scale);
   return p * scale;
 }
+// The same for -1022 <= x <= 1023, by the Taylor series.
 template <int W>
 static inline vec<double, W> exp2_in_range(vec<double, W> x) {
-  for (int i = 0; i < W; i++) x[i] = std::exp2(x[i]);
-  return x;
+  typedef vec<double, W> V;
+  typedef vec<int64_t, W> I;
+  V shifted = x + 6755399441055744.0;  // 1.5 * 2^52
+  V r = (x - (shifted - 6755399441055744.0)) * 0.69314718055994530942;
+  V p = broadcast<double, W>(1.6059043836821615e-10);  // 1 / 13!
+  p = p * r + 2.0876756987868099e-09;
+  p = p * r + 2.5052108385441719e-08;
+  p = p * r + 2.7557319223985891e-07;
+  p = p * r + 2.7557319223985893e-06;
+  p = p * r + 2.4801587301587302e-05;
+  p = p * r + 1.9841269841269841e-04;
+  p = p * r + 1.3888888888888889e-03;
+  p = p * r + 8.3333333333333333e-03;
+  p = p * r + 4.1666666666666667e-02;
+  p = p * r + 1.6666666666666667e-01;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  I power;
+  memcpy(&power, &shifted, sizeof power);
+  power = (power << 52) + (int64_t(1023) << 52);
+  V scale;
+  memcpy(&scale, &power, sizeof scale);
+  return p * scale;
 }
 
 // e^x after Cephes (expf): 2^k times a polynomial of the remainder; |error| about 1 unit in the last place.
@@ -233,8 +256,18 @@ static inline vec<float, W> tanh(vec<float, W> x) {
   q = q * s + 4.89352518554385e-03f;
   return b * p / q;
 }
+// tanh after Cephes: a rational function up to 0.625, then from e^2x; an error of a few units in the last place, and odd.
 template <int W>
 static inline vec<double, W> tanh(vec<double, W> x) {
-  for (int i = 0; i < W; i++) x[i] = std::tanh(x[i]);
-  return x;
+  typedef vec<double, W> V;
+  V size = x < 0.0 ? -x : x;
+  V s = x * x;
+  V p = (broadcast<double, W>(-9.64399179425052238628e-1) * s - 9.92877231001918586564e1) * s -
+        1.61468768441708447952e3;
+  V q = ((s + 1.12811678491632931402e2) * s + 2.23548839060100448583e3) * s + 4.84406305325125486048e3;
+  V near_zero = x + x * s * p / q;
+  const double twice_log2_e = 2.88539008177792681472;  // beyond 22, tanh is 1 in float64
+  V far = 1.0 - 2.0 / (exp2_in_range<W>(clamp_max(size, broadcast<double, W>(22.0)) * twice_log2_e) + 1.0);
+  far = x < 0.0 ? -far : far;
+  return size < 0.625 ? near_zero : far;
 }
