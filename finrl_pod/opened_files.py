@@ -107,7 +107,7 @@ def _read_path(arguments: tuple[object, ...]) -> str | None:
 def _is_installed(file: str) -> bool:
     """Whether a file belongs to Python or an installed package.
 
-    Packages also lie outside `sys.prefix`: those of `pip install --user` and `--target`, of Homebrew, of PYTHONPATH.
+    Packages also lie outside `sys.prefix`: packages of `pip install --user` and `--target`, of Homebrew, of PYTHONPATH.
     """
     return file.startswith(_PREFIXES) or any(
         file.startswith(os.path.join(folder, "")) and _holds_packages(folder) for folder in sys.path if folder

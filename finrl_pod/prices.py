@@ -68,10 +68,10 @@ class Benchmark:
 class FeatureTable:
     """R values of each of C columns, in the order in which they became known; see `finrl_pod.data.as_of`.
 
-    name: of the file, without its suffix. sha256: of the file. columns: [C]. known_at: [R] datetime64[ns], not
+    name: file name without its suffix. sha256: of the file. columns: [C]. known_at: [R] datetime64[ns], not
     decreasing; a value is used at bars whose time is later. symbols: [R], or None for values of the whole market.
     values: [R, C] float64, NaN where unknown. periods: [R] datetime64[ns], end of the period that a value describes, or
-    None. max_age: from `known_at` to the last bar that uses a value; None for no limit. flaws: as in `Panel`.
+    None. max_age: time from `known_at` to the last bar that uses a value; None for no limit. flaws: as in `Panel`.
     """
 
     name: str

@@ -63,7 +63,7 @@ def interrupt(_number: int, frame: FrameType | None) -> None:
 
 
 def keep_interrupts() -> None:
-    """Keep Ctrl-C while compiled modules start: those of Cython swallow exceptions then, KeyboardInterrupt with them.
+    """Keep Ctrl-C while compiled modules start: modules of Cython swallow exceptions then, KeyboardInterrupt with them.
 
     Changes nothing where SIGINT has a handler other than Python's own, or where there is no interval timer (Windows).
     """

@@ -52,7 +52,7 @@ class MarketTensor:
         NaN where undefined.
     tradable: [T, N] bool, has a price at t. fillable: [T, N] bool, the decision of t can fill. delisted: [T, N] bool,
         the ticker has no bar after t: holdings are sold at the last close.
-    first: first bar at which a tradable asset has all features defined, but for those of tables. steps: decisions
+    first: first bar at which a tradable asset has all features defined, but for features of tables. steps: decisions
         t < steps have both fill(t) and fill(t+1).
     turbulence: [T] float64 or None, NaN during warm-up.
     fill_volume: [T, N] float64 or None, shares traded in the bar of fill(t); 0 where nothing can fill, inf where

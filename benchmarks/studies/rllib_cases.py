@@ -39,7 +39,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished training. seconds, cpu_seconds: of the training alone. score: see rllib-protocol.md."""
+    """A finished training. seconds, cpu_seconds: time of the training alone. score: see rllib-protocol.md."""
 
     seconds: float
     cpu_seconds: float

@@ -157,7 +157,7 @@ def _compiled_env(
 ) -> MarketEnv | None:
     """An environment with an account for each member that decides on the bars first to last - 1.
 
-    None where its rules differ from those of a backtest, and where its step is not compiled.
+    None where its rules differ from a backtest, and where its step is not compiled.
     """
     is_supported = (
         config.kind == "portfolio"
@@ -185,7 +185,7 @@ def _compiled_env(
 def _differs_in_turmoil(
     market: MarketTensor, config: EnvironmentConfig, first: int, last: int, mandate: MandateConfig | None
 ) -> bool:
-    """Whether virtual holdings may differ from those of a backtest after a bar at which everything is sold.
+    """Whether virtual holdings may differ from a backtest after a bar at which everything is sold.
 
     A backtest does not decide at such a bar. It matters where holdings are left, or virtual ones are observed.
     """

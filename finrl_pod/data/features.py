@@ -131,7 +131,7 @@ def own_feature(name: str, function: object) -> Feature:
 
 
 def check(panel: Panel, names: Iterable[str]) -> tuple[Feature, ...]:
-    """Look up `names`, in order; also those of tables of the panel.
+    """Look up `names`, in order; also features of tables of the panel.
 
     Raises FeatureError for unknown names, duplicates, missing columns and a registered feature with the name of a
     column of a table.

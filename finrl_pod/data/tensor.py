@@ -48,7 +48,7 @@ def build_market(
     A ticker is `fillable` at t if it has a bar at t and at the bar of the fill; `fillable` depends on the next bar and
     is for filling only, policies use `tradable`. `delisted` is True from the last bar of a ticker on, unless that is
     the last bar of the panel. A ticker that is no member of the universe is not tradable; one that leaves is delisted.
-    `first` is the first bar at which one tradable ticker has all features defined, but for those of tables.
+    `first` is the first bar at which one tradable ticker has all features defined, but for features of tables.
 
     Raises FeatureError for features that cannot be computed (see `features.compute`), are never all defined, or differ
     from the normaliser's; DataError for an unknown fill rule or a panel of fewer than three bars.

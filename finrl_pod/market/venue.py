@@ -42,7 +42,7 @@ class Venue:
 
     fill: [T, N], `market.fill` with delisted tickers at their delisting price. delay: bars from decision to fill.
     risk_free: [T], return of cash from bar t to t+1, 0 for the last; None without cash rates. Accounts earn it if the
-        rules have cash rates. Those of the market are for ratios alone.
+        rules have cash rates. Cash rates of the market are for ratios alone.
     cost_rate: proportional cost of all assets. cost_rates: [T, N], rate of each asset for decisions of bar t if it
         depends on quoted spreads, else None.
     In the methods, `t` is a bar or a tensor of bars with the leading shape of the accounts: with bars [P, G] and

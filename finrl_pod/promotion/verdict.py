@@ -128,7 +128,7 @@ class Edge(Part):
 
     p_active, p_alpha, p_value: p-values of no edge, of the mean active return, of alpha, and the larger of the two.
     level: p-value that is needed, at this look. beta: slope of the account in a regression on the reference.
-    active_return, alpha: per year on test, with intervals of coverage `interval_level`. tracking_error: annual.
+    active_return, alpha: means per year on test, with intervals of coverage `interval_level`. tracking_error: annual.
     information_ratio: active return over tracking error. detectable_ratio: information ratio that the test alone shows
     with a probability of 80%. years: length of the test. minimum: smallest active return and alpha that matter, per
     year. account, base: both accounts. tests: z-scores behind the p-values. reference: name of the strategy that

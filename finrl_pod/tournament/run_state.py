@@ -46,7 +46,7 @@ class RunState:
     """Everything that the next assignments depend on.
 
     generation: number of the newest assignments that have a result. current: last scores of the slots. parents: id ->
-    id of the parent, for every agent. samples: environment steps of all pods. seconds: of training and scoring;
+    id of the parent, for every agent. samples: environment steps of all pods. seconds: time of training and scoring;
     scoring_seconds: the part of them that scoring took. history: scores of all agents by id.
     groups: groups at the start of the run. pending: assignments of the asynchronous scheduler, next one first.
     """
@@ -63,7 +63,7 @@ class RunState:
     pending: tuple[Pending, ...] = ()
 
     def with_results(self, results: Sequence[AssignmentResult], seconds: float) -> tuple[RunState, list[Score]]:
-        """State after these results, and their scores with roots. seconds: of the run so far."""
+        """State after these results, and their scores with roots. seconds: time of the run so far."""
         rootless_scores = [score for result in results for score in result.scores]
         parents = {**self.parents, **{score.id: score.parent for score in rootless_scores}}
         scores = [replace(score, root=root_of(score.id, parents)) for score in rootless_scores]

@@ -271,7 +271,7 @@ class PolicyStrategy:
         return mean
 
     def _scores(self, inputs: DecisionInputs, equity: float | None = None) -> Tensor:
-        """Scores [M, N] float64 of the members. inputs, equity: of one account; equity is None under a mandate."""
+        """Scores [M, N] float64 of the members. inputs, equity: one account; equity is None under a mandate."""
         scores = torch.empty(len(self.ensemble_weights), inputs.holdings.shape[-1], dtype=torch.float64)
         for actor, params, members in self.groups:
             equities = None if equity is None else torch.full((len(members),), equity, dtype=torch.float64)

@@ -90,7 +90,7 @@ def backtest(
     and, negative, withdrawals: a CSV file with columns date and amount, or an amount for each month. benchmark: a
     symbol (bought and held), a baseline, or file.py:Class to compare with. capacity: also simulate larger accounts;
     adv: average daily volume of an asset in currency for it, where data have none. out: folder for report.html, which
-    needs no other file, and bars, weights and attribution as tables. Figures are those of `finrl-pod backtest` with the
+    needs no other file, and bars, weights and attribution as tables. Figures equal `finrl-pod backtest` with the
     same options. Each test result of a strategy that is not a baseline counts as a look. Raises InputError and
     DataError for bad input.
     """

@@ -321,7 +321,7 @@ def list_features(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """List the features that agents and strategies can use; with --config also those of its tables."""
+    """List the features that agents and strategies can use; with --config also features of its tables."""
     from finrl_pod.data import features
 
     names = features.names()

@@ -59,7 +59,7 @@ def open_env(
 ) -> Environment:
     """P x E environments, P = len(members). workers, seconds: passed to `GymnasiumVecEnv`.
 
-    arguments: of the environment, as name=value in TOML notation. Raises ConfigError, InputError, RunError or
+    arguments: options of the environment, as name=value in TOML notation. Raises ConfigError, InputError, RunError or
     SetupError for an environment that cannot be made.
     """
     values = env_arguments(arguments)

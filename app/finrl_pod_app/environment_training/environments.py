@@ -47,7 +47,7 @@ def training_env(config: TrainingConfig) -> Environment:
 
 
 def acting_env(config: TrainingConfig, *, envs: int, workers: int = 0) -> Environment:
-    """Environments in which the trained agents of a run act. envs, workers: in place of those of the config.
+    """Environments in which the trained agents of a run act. envs, workers: they replace the values of the config.
 
     Raises ConfigError, InputError, RunError or SetupError for an environment that cannot be made.
     """

@@ -211,7 +211,7 @@ class _TrainingRun:
         self._alive = alive
 
     def _warn_of_equal_rewards(self) -> None:
-        """Tell that scaling has changed no reward: those of the first samples are all equal."""
+        """Tell that scaling has changed no reward: rewards of the first samples are all equal."""
         algorithm = self.learner.algorithm
         is_on = isinstance(self.config.agent, OnPolicyConfig | OffPolicyConfig) and self.config.agent.scale_rewards
         if is_on and isinstance(algorithm, TrainedAlgorithm) and bool((algorithm.reward_scale == 1).all()):

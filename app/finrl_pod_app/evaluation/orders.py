@@ -225,8 +225,8 @@ def _with_reasons(rows: tuple[OrderRow, ...], decision: ScoredDecision | None) -
 def _restore(account: MandatedStrategy, file: Path | None, panel: Panel, t: int) -> list[SavedState]:
     """Restore the virtual holdings of the last decision before bar t, and return those of all other bars.
 
-    A decision that is repeated continues from the same virtual holdings, and one on an earlier day leaves those of
-    later days alone. Raises InputError for a damaged file.
+    A decision that is repeated continues from the same virtual holdings, and one on an earlier day leaves later days
+    alone. Raises InputError for a damaged file.
     """
     try:
         entries = json.loads(read_regular(file)) if file is not None and file.exists() else []

@@ -88,7 +88,7 @@ class ChampionEvaluation:
 
     cost_curve: metrics of the champion on test at other costs. audit: None if the champion already had a verdict.
     desired_tilts: tilts of the champion on validation and test, before the limits of its mandate. baselines: accounts
-    of `mandate_accounts` on validation and test. score_attribution: of the champion on test.
+    of `mandate_accounts` on validation and test. score_attribution: attribution of the champion on test.
     """
 
     validation: Mapping[str, BacktestResult]
@@ -218,7 +218,7 @@ def evaluate_champion(
 
 
 def detectable_difference(context: EvaluationContext, tracking_error: float | None) -> DetectableDifference:
-    """What the next look at the unseen test can show. tracking_error: of the champion on validation, per year."""
+    """What the next look at the unseen test can show. tracking_error: the champion's on validation, per year."""
     panel = context.panel
     test = context.splits.test
     periods = bars_per_year(panel.times)

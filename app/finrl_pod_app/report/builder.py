@@ -111,7 +111,7 @@ def build_report(
 
 
 def active_weights(report: records.RunReport, results: Mapping[str, BacktestResult]) -> records.ActiveWeights | None:
-    """Mean weights of the subject of the report less those of its base; None without a base that holds the same assets.
+    """Mean weights of the subject less the weights of its base; None without a base that holds the same assets.
 
     Of an index, the weights of its stocks are unknown: equal weight takes its place.
     """
@@ -157,7 +157,7 @@ def strategy_metrics(
 def _asset_betas(panel: Panel, benchmark: BacktestResult) -> Floats | None:
     """Trailing betas [T, N] of the assets to a benchmark on its bars; None if the panel has others.
 
-    Before its first bar its returns are those of the index, or else the mean of the assets.
+    Before its first bar its returns equal the index, or else the mean of the assets.
     """
     first = int(np.searchsorted(panel.times, benchmark.times[0]))
     last = first + len(benchmark.times)

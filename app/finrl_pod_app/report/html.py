@@ -56,7 +56,7 @@ def _page(out: Path, report: RunReport, results: Mapping[str, BacktestResult]) -
 def render(report: RunReport, results: Mapping[str, BacktestResult], name: str = "", report_date: str = "") -> str:
     """The page as HTML text. Deterministic: equal input gives equal text.
 
-    name: run name. report_date: in ISO format.
+    name: run name. report_date: date in ISO format.
     """
     style_by_name = report_styles(report.test.strategies)
     kind, heading = report.period_words

@@ -316,7 +316,7 @@ class ActiveWeights(Part):
 
 
 class ScoredFeature(Part):
-    """A feature in the scores of a champion. share: of the active weights, by_date at each decision. prefers: values.
+    """A feature in the scores of a champion. share: part of the active weights, by_date at each decision.
 
     "everything else" is what is no feature, such as holdings: it prefers None.
     """
@@ -339,7 +339,7 @@ class ScoreAttribution(Part):
     """What the scores of a champion come from, see `evaluation.score_attribution`.
 
     of: what the shares are parts of. dates: first decision of each month. features: largest share first; shares add up
-    to 1. assets: at last_date, the last decision, highest score first.
+    to 1. assets: scores at last_date, the last decision, highest score first.
     """
 
     of: Literal["active weights", "scores"]

@@ -163,7 +163,7 @@ def fold_config(config: RunConfig, panel: Panel, fold: Fold, seed: int) -> RunCo
 
 
 def fold_context(config: RunConfig, panel: Panel) -> EvaluationContext:
-    """Splits and market of the run of one fold. config: from `fold_config`."""
+    """Splits and market of the run of one fold. config: result of `fold_config`."""
     splits = make_splits(panel.times, config.splits)
     market = make_market(panel, config, splits)
     check_settings(config, market, splits)
@@ -222,7 +222,7 @@ def open_plan(
 
 @dataclass(frozen=True, eq=False)
 class FoldRun:
-    """One fold trained with one seed. outcome: of the run. members: members of the champion."""
+    """One fold trained with one seed. outcome: outcome of the run. members: members of the champion."""
 
     fold: Fold
     seed: int

@@ -20,7 +20,7 @@ class EpisodeRecorder:
     """A VecEnv that also tells which episodes have finished, as `protocols.PooledVecEnv` and `JointVecEnv`.
 
     agents, is_shared, critic_only: those of a `JointVecEnv`, else 0 and False. Idle steps count for no episode. Numbers
-    of an observation [P, E, S] that are not finite are those of the observation before; `close` warns of them. Raises
+    of an observation [P, E, S] that are not finite repeat the observation before; `close` warns of them. Raises
     RunError if the first observation or step of the environment breaks the contract.
     """
 

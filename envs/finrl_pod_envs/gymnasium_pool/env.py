@@ -42,7 +42,7 @@ class LanePool:
     number of workers, and runs continue exactly: an unfinished episode is restarted and its actions are repeated.
     Actions beyond `MAX_REPEATED_BYTES` are not kept: a run continues such an episode with a new one. A step lost with
     its worker counts as truncated, with reward 0 and an unchanged observation; then a new episode starts. Numbers of an
-    observation that are not finite are those of the observation before.
+    observation that are not finite repeat the observation before.
     """
 
     def __init__(
@@ -56,8 +56,9 @@ class LanePool:
         device: torch.device | str = "cpu",
         arguments: Mapping[str, Any] = NO_ARGUMENTS,
     ) -> None:
-        """name, arguments: of the environment. envs: number per member. workers: processes that share all lanes; None:
-        this process.
+        """Start the environments. name, arguments: as `gymnasium.make` takes them. envs: number per member.
+
+        workers: processes that share all lanes; None: this process.
 
         seconds: timeout of one step. device: device of returned tensors; environments run on the CPU.
         Raises ConfigError for an unsupported environment, SetupError for a missing package.

@@ -135,7 +135,7 @@ def shapes_of(env: gymnasium.Env[Any, Any], name: str) -> Shapes:
 
 
 def shapes_of_spaces(observation: Any, action: Any, name: str) -> Shapes:
-    """Sizes of the spaces of an agent. name: of its environment. Raises ConfigError as `shapes_of`."""
+    """Sizes of the spaces of an agent. name: name of its environment. Raises ConfigError as `shapes_of`."""
     from gymnasium import spaces
 
     try:
@@ -198,7 +198,7 @@ class Flattener:
         return self(observation)
 
     def __call__(self, observation: Any) -> Row:
-        """[S] float32; numbers that are not finite are those of the last row, or 0 in the first one.
+        """[S] float32; numbers that are not finite repeat the last row, or 0 in the first one.
 
         Raises ConfigError for another shape than the space's, naming both.
         """

@@ -27,7 +27,7 @@ CLOSE_CUTOFF = timedelta(minutes=10)  # orders for the closing auction are refus
 SEND_MARGIN = timedelta(seconds=30)  # last submission before a cutoff
 AUCTION_GRACE = timedelta(minutes=15)  # after an auction, until unfilled orders are given up
 DAY_ORDER_CUTOFF = timedelta(minutes=5)  # last submission of a DAY order before the close
-QUERIED_AHEAD = timedelta(days=30)  # of the broker's calendar; later sessions are those of the library
+QUERIED_AHEAD = timedelta(days=30)  # of the broker's calendar; later sessions come from the library
 BAR_DELAY = timedelta(seconds=10)  # after a minute, until its bar is served
 
 

@@ -89,7 +89,7 @@ def _booking(
 def _holders(ledger: Ledger, symbols: Sequence[str]) -> tuple[Decimal, dict[str, Decimal]]:
     """Own part (0 to 1) of the shares of some symbols, and own shares by run.
 
-    If nobody holds these, as after a spin-off, those of all symbols; then no part is own if any share is external.
+    If nobody holds these, as after a spin-off, activities of all symbols; then no part is own if any share is external.
     """
     external_positions = ledger.external_positions()
     held_symbols = {*external_positions, *(symbol for symbol, shares in ledger.positions.items() if shares)}

@@ -56,7 +56,7 @@ OUTAGE_SECONDS = 120.0  # without success, until an outage is alerted
 MAX_RETRY_PAUSE = 60.0  # seconds between two attempts in an outage
 REFUSAL_SECONDS = 300.0  # in which refused keys are tried again, at least MIN_REFUSALS times
 MIN_REFUSALS = 4
-CALENDAR_PAST = timedelta(days=45)  # of the broker's calendar; earlier sessions are those of the library
+CALENDAR_PAST = timedelta(days=45)  # of the broker's calendar; earlier sessions come from the library
 
 
 class Daemon:
@@ -176,7 +176,7 @@ class Daemon:
     def idle(self, seconds: float, *, interruptible: bool = False) -> None:
         """Wait on the daemon clock, keeping the heartbeat alive and applying a halt immediately.
 
-        interruptible: of an iteration that succeeded; any command, a stop or a step of the host clock ends it. The wait
+        interruptible: the iteration succeeded; any command, a stop or a step of the host clock ends the wait. It
         ends when monotonic or wall time has passed: while the machine sleeps only wall time advances.
         """
         if interruptible:

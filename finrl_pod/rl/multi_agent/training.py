@@ -181,7 +181,7 @@ class League:
     """
 
     def __init__(self, view: LeagueView, learner: Learner, *, samples: int, generations: int = GENERATIONS) -> None:
-        """learner: of the view. samples: steps of a market over which the generations are spread."""
+        """learner: learner of the view. samples: steps of a market over which the generations are spread."""
         if generations < 1:
             raise ConfigError(f"generations must be at least 1, got {generations}")
         self.view = view
@@ -191,7 +191,7 @@ class League:
         self._add()
 
     def rate(self, age: int) -> float:
-        """Factor of the learning rate after `age` samples: that of the schedule at the start of the generation."""
+        """Factor of the learning rate after `age` samples: the value of the schedule at the start of the generation."""
         config = self.learner.config
         if not (isinstance(config, PPOConfig) and config.learning_rate_schedule == "linear"):
             return 1.0

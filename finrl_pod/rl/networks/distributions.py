@@ -163,7 +163,7 @@ class StateNoise(Gaussian):
         self.interval = interval
 
     def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Steps:
-        """Matrices [H, P, ..., hidden, D] for actions of shape [H, ..., D] in H steps; those of an interval are one."""
+        """Matrices [H, P, ..., hidden, D] for actions of shape [H, ..., D] in H steps; an interval is one step."""
         steps, *inner, size = shape
         interval = self.interval or steps
         matrices = source.normal((-(-steps // interval), *inner, self.hidden, size), dtype, dim=1)

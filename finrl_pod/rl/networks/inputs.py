@@ -71,7 +71,7 @@ class FeatureTable:
     def past(self, bar: Tensor) -> PastRows:
         """Look-back windows of bars [P, K].
 
-        On a GPU those of the items or those of all bars, whichever are fewer: counting the distinct bars would wait.
+        On a GPU rows of the items or of all bars, whichever are fewer: counting the distinct bars would wait.
         """
         bars = len(self.table) - self.lookback + 1
         if not on_device(bar.device):

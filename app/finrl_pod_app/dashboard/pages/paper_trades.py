@@ -24,7 +24,7 @@ MAX_ROWS = 500  # orders and fills sent to the browser per refresh
 
 
 def show_orders(journal: Journal, part: Journal) -> None:
-    """Draw open intents, and the orders and fills of a period that the visitor selects. part: of the period."""
+    """Draw open intents, and the orders and fills of a period that the visitor selects. part: part of the period."""
     all_orders = paper_account.orders(part)
     selection = _choose_orders(journal, sorted(set(all_orders.state)))
     intents = selection.select(paper_account.open_intents(journal), "at")

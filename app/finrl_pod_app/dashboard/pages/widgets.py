@@ -45,7 +45,7 @@ MAX_VISIBLE_ROWS = 12  # the others are reached by scrolling
 def show_figure(figure: Any, key: str, *, alt: str, height: int | None = DEFAULT_HEIGHT) -> None:
     """Draw a figure as wide as its column.
 
-    key: unique on the page. alt: description for screen readers. height: in pixels, None for the height that the
+    key: unique on the page. alt: description for screen readers. height: pixels, None for the height that the
     horizontal bars of the figure need.
     """
     draw_figure(finish_figure(figure, dark=is_dark(), height=height), key, alt=alt)

@@ -1,6 +1,6 @@
 """Books of the strategies, positions, open intents, orders and fills of the paper account.
 
-Equity, cash, positions and targets are those of one moment: now, at the last known closes. Cached frames are shared; do
+Equity, cash, positions and targets belong to one moment: now, at the last known closes. Cached frames are shared; do
 not modify them.
 """
 

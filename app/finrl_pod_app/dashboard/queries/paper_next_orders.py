@@ -45,7 +45,7 @@ class NextOrders:
 def next_orders(journal: Journal, strategy: str, now: datetime) -> NextOrders:
     """Orders of a strategy of the config for its holdings at the last close before `now`, on stored prices.
 
-    The virtual holdings of a mandate are those of the journal. Raises InputError for a strategy from a file, whose code
+    The virtual holdings of a mandate come from the journal. Raises InputError for a strategy from a file, whose code
     a page does not run, and for decisions within the session; DataError if the stored prices end before the last
     decision; other FinrlPodError if the strategy cannot be loaded.
     """

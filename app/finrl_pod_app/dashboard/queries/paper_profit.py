@@ -83,7 +83,7 @@ def profit_and_loss(journal: Journal, period: Period = Period.ALL) -> ProfitAndL
 def profit_by_interval(profit: ProfitAndLoss, interval: Interval) -> pd.DataFrame:
     """One row per day, week or month, oldest first: label, profit, return, prices, dividends, costs, flow, equity.
 
-    label: ISO date of the session, of the Monday, or the month as YYYY-MM. equity: at the end.
+    label: ISO date of the session, of the Monday, or the month as YYYY-MM. equity: dollars at the end.
     """
     sessions = profit.sessions
     groups = sessions.groupby(interval_labels(sessions.session, interval), sort=True)
@@ -106,7 +106,7 @@ def interval_labels(sessions: pd.Series[str], interval: Interval) -> pd.Series[s
 def profit_by_part(profit: ProfitAndLoss, column: Literal["strategy", "symbol"]) -> pd.DataFrame:
     """One row per strategy or symbol, the largest profit first: its name, profit, contribution and amounts.
 
-    contribution: to the return of the period; all rows add up to it.
+    contribution: share in the return of the period; all rows add up to it.
     """
     parts = profit.parts
     frame = (

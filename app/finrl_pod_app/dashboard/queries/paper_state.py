@@ -188,7 +188,7 @@ def daily_loss_and_drawdown(journal: Journal) -> tuple[float, float]:
 class Summary:
     """Key figures of the account.
 
-    session: session of the last equity, empty before the first. cash: at the same time. day: return of the last
+    session: session of the last equity, empty before the first. cash: dollars at the same time. day: return of the last
     session, None before the first. total: return. drawdown: decline of the last equity from the highest one so far, at
     most 0. max_drawdown: largest drawdown of all sessions.
     """
