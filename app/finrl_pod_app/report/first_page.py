@@ -90,9 +90,10 @@ def tested(report: RunReport, result: BacktestResult) -> str:
         count = len(champion.members)
         agents = f"an ensemble of {count} trained agents" if count > 1 else "a trained agent"
         if champion.algorithm == "closed_form":
-            agents = "a formula solved from past prices, without further training"
+            agents = "a formula solved from past prices"
+        learned = "It was solved on" if champion.algorithm == "closed_form" else "It learned from"
         sentence = (
-            f"The champion is {agents}. It trades {assets}{_examples(report)}. It learned from "
+            f"The champion is {agents}. It trades {assets}{_examples(report)}. {learned} "
             f"{' to '.join(spans['train'])}, was selected on {' to '.join(spans['validation'])}, and "
         )
         sentence += (

@@ -103,9 +103,10 @@ def luck_sentence(verdict: Verdict) -> str:
     }
     low_sharpe = _low_sharpe(edge) if answers[edge.case].startswith("Not") else ""
     refusals = _other_refusals(verdict) if edge.case == "shown" else ""
+    periods = " of validation and test together" if edge.tests.validation_weight else ""
     return (
-        f"Is it more than luck? {answers[edge.case]}: p-value {edge.p_value:.2g}, needed: at most {edge.level:.3g} at "
-        f"look {verdict.looks:,}{low_sharpe}. {refusals}"
+        f"Is it more than luck? {answers[edge.case]}: p-value {edge.p_value:.2g}{periods}, needed: at most "
+        f"{edge.level:.3g} at look {verdict.looks:,}{low_sharpe}. {refusals}"
     ).strip()
 
 
