@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,8 +27,7 @@ def column_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
 def row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
     """Slices of the rows of a table [T, ...] of at most `BLOCK_CELLS` cells each, or of one row."""
     bars = shape[0]
-    cells = int(np.prod(shape[1:]))
-    step = max(1, BLOCK_CELLS // max(cells, 1))
+    step = max(1, BLOCK_CELLS // max(math.prod(shape[1:]), 1))
     return (slice(first, min(first + step, bars)) for first in range(0, bars, step))
 
 

@@ -200,7 +200,7 @@ def feature_values(panel: Panel, feature: Feature) -> Floats:
             f"feature {unpinned(feature.name)!r} returned shape {values.shape}, not {(bars, assets)}: one number "
             "for each bar and asset"
         )
-    return np.broadcast_to(values, (bars, assets))
+    return values if values.shape[1] == assets else np.broadcast_to(values, (bars, assets))
 
 
 _read_only_panels: WeakKeyDictionary[Panel, Panel] = WeakKeyDictionary()

@@ -303,14 +303,10 @@ def fit_normaliser(raw: Floats, tradable: Bools, first: int, last: int, names: t
 
 def normalise(raw: NDArray[np.floating[Any]], normaliser: Normaliser) -> NDArray[np.float32]:
     """(raw - mean) / std clipped to +-clip, 0 where raw is NaN: [..., F] -> [..., F] float32, with the same strides."""
-    result = np.empty_like(raw, dtype=np.float32)
-    for i, (mean, std) in enumerate(zip(normaliser.mean, normaliser.std, strict=True)):
-        values = np.subtract(raw[..., i], mean, dtype=np.float64)
-        values /= std
-        np.clip(values, -normaliser.clip, normaliser.clip, out=values)
-        np.copyto(values, 0.0, where=np.isnan(values))
-        result[..., i] = values
-    return result
+    mean, std = (torch.tensor(values, dtype=torch.float64) for values in (normaliser.mean, normaliser.std))
+    scaled_values = torch.from_numpy(raw).double().sub(mean).div_(std)
+    scaled_values.clamp_(-normaliser.clip, normaliser.clip).nan_to_num_(0.0)
+    return scaled_values.float().numpy()
 
 
 # ---------------------------------------------------------------------- inputs of trading costs

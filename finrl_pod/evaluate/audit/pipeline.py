@@ -194,6 +194,8 @@ def first_difference(
     earliest: tuple[str, int] | None = None
     for x, y in zip(a, b, strict=True):
         for name, values in x.values.items():
+            if values.tobytes() == y.values[name].tobytes():  # as nearly always, and faster
+                continue
             wrong: Bools = ~np.isclose(values, y.values[name], rtol=tolerance, atol=tolerance, equal_nan=True)
             delay = {"observation": 0, "reward": 2}.get(name, 1)
             wrong = np.asarray(wrong.reshape(*x.bar.shape, -1).any(-1)) & (x.bar <= last_known_bar - delay)
