@@ -61,6 +61,16 @@ def test_bars_of_minutes_and_gaps_are_recognised() -> None:
     assert store_file(Path("gaps.csv")).bars == 40
 
 
+@pytest.mark.slow
+def test_demo_reads_a_file_with_the_options_of_an_import(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{day:%d.%m.%Y};SAP;10,{n};fest" for n, day in enumerate(days(40), 10)]
+    Path("kurse.csv").write_text("\n".join(["Tag;Code;Schluss;Notiz", *rows]))
+    arguments = ["--columns", "Tag=time,Code=symbol", "--date-format", "%d.%m.%Y", "--ignore-unknown", "--unadjusted"]
+    assert run(["demo", "kurse.csv", *arguments]) == 2
+    assert "kurse has only 40 bars" in capsys.readouterr().err  # read, and too short for a verdict
+    assert (Store().show("kurse").symbols, Store().show("kurse").adjusted) == (("SAP",), False)
+
+
 @pytest.mark.parametrize(
     ("freq", "bar"), [("1min", "1m"), ("5min", "1m"), ("15min", "15m"), ("30min", "15m"), ("h", "1h"), ("D", None)]
 )
@@ -111,6 +121,8 @@ def _data() -> dict[str, Any]:
         (["no_panel"], "there is no file, folder or stored panel no_panel"),
         (["prices.csv", "--data", "us74"], "--data names other prices than prices.csv"),
         (["--chosen", "by hand"], "--chosen describes the symbols of your prices"),
+        (["--unadjusted"], "--adjusted is for a file of prices"),
+        (["sample", "--date-format", "%d.%m.%Y"], "--date-format is for a file of prices"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(

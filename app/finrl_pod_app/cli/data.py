@@ -9,7 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from finrl_pod.errors import count_text
-from finrl_pod_app.cli.options import Json, check_exists, echo, print_json, print_note, print_result
+from finrl_pod_app.cli.options import (
+    Adjusted,
+    AllowRepeatedBars,
+    Columns,
+    DateFormat,
+    Decimal,
+    DropRepeatedBars,
+    IgnoreUnknown,
+    Json,
+    Separator,
+    Symbol,
+    check_exists,
+    echo,
+    file_options,
+    print_json,
+    print_note,
+    print_result,
+)
 
 if TYPE_CHECKING:
     from finrl_pod.data.store import Manifest
@@ -117,39 +134,18 @@ def import_file(
     ],
     name: NewName,
     bar: Bar = "1d",
-    adjusted: Annotated[
-        bool | None,
-        typer.Option(
-            "--adjusted/--unadjusted",
-            help="Whether prices are adjusted for splits and dividends; a column 'adj close' then adjusts the others. "
-            "Default: as the layout of the file says, adjusted if it does not; unadjusted with --actions.",
-        ),
-    ] = None,
+    adjusted: Adjusted = None,
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Make bars missing between a ticker's first and last untradable.")
     ] = False,
-    drop_repeated_bars: Annotated[
-        bool, typer.Option("--drop-repeated-bars", help="Leave out bars on which every price repeats: filled holidays.")
-    ] = False,
-    allow_repeated_bars: Annotated[
-        bool, typer.Option("--allow-repeated-bars", help="Keep them, also above 10% of the bars of several tickers.")
-    ] = False,
-    symbol: Annotated[str | None, typer.Option(help="Ticker of a file without such a column.")] = None,
-    decimal: Annotated[
-        str | None, typer.Option(help="Decimal mark of numbers: . or , as in 12,50 (default: found from the numbers).")
-    ] = None,
-    date_format: Annotated[
-        str | None, typer.Option(help="Of dates unlike 2020-01-31; e.g. %d.%m.%Y for 31.01.2020.")
-    ] = None,
-    separator: Annotated[
-        str | None, typer.Option(help="Character between cells, such as ; (default: found from the header).")
-    ] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="What columns of the file are called here: Last=close, Code=symbol.")
-    ] = None,
-    ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="Leave out columns of unknown names.")
-    ] = False,
+    drop_repeated_bars: DropRepeatedBars = None,
+    allow_repeated_bars: AllowRepeatedBars = None,
+    symbol: Symbol = None,
+    decimal: Decimal = None,
+    date_format: DateFormat = None,
+    separator: Separator = None,
+    columns: Columns = None,
+    ignore_unknown: IgnoreUnknown = None,
     members: Annotated[
         Path | None,
         typer.Option(metavar="CSV", help="Columns symbol, from, to: when each ticker belonged to the universe."),
@@ -166,6 +162,7 @@ def import_file(
     as_json: Json = False,
 ) -> None:
     """Check a file of prices and store it. Errors name the line; nothing is stored then."""
+    read_options = file_options(locals())
     check_exists(file, "file")
     from finrl_pod.data.sources.bounded import ReadLimits
     from finrl_pod.data.store import Store
@@ -174,26 +171,15 @@ def import_file(
     store = Store()
     store.check_name(name)
     store.check_room()
-    file_options: dict[str, str | bool | None] = {
-        "symbol": symbol,
-        "decimal": decimal,
-        "date_format": date_format,
-        "separator": separator,
-        "columns": columns,
-        "drop_repeated_bars": drop_repeated_bars or None,
-        "allow_repeated_bars": allow_repeated_bars or None,
-        "ignore_unknown": ignore_unknown or None,
-    }
     panel, query = import_prices(
         file,
         limits=ReadLimits(memory=int(memory * 1e9)),
-        adjusted=adjusted,
         members=members,
         actions=actions,
         dividends=dividends,
         bar=bar,
         allow_gaps=allow_gaps,
-        **{key: value for key, value in file_options.items() if value is not None},
+        **read_options,
     )
     _show_saved(store_prices(dataclasses.replace(panel, name=name), query, replace=replace), as_json)
     if not as_json:

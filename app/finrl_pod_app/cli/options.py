@@ -35,6 +35,44 @@ Resume = Annotated[bool, typer.Option("--resume", help="Resume the interrupted r
 OnDevice = Annotated[Device, typer.Option(help="Training device; auto uses CUDA if available.")]
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Config file; `finrl-pod init` writes one.")]
 
+# How a file of prices is read; None: not given.
+Adjusted = Annotated[
+    bool | None,
+    typer.Option(
+        "--adjusted/--unadjusted",
+        help="Whether prices are adjusted for splits and dividends; a column 'adj close' then adjusts the others. "
+        "Default: as the layout of the file says, adjusted if it does not; unadjusted with --actions.",
+    ),
+]
+DropRepeatedBars = Annotated[
+    bool | None,
+    typer.Option("--drop-repeated-bars", help="Leave out bars on which every price repeats: filled holidays."),
+]
+AllowRepeatedBars = Annotated[
+    bool | None, typer.Option("--allow-repeated-bars", help="Keep them, also above 10% of the bars of several tickers.")
+]
+Symbol = Annotated[str | None, typer.Option(help="Ticker of a file without such a column.")]
+Decimal = Annotated[
+    str | None, typer.Option(help="Decimal mark of numbers: . or , as in 12,50 (default: found from the numbers).")
+]
+DateFormat = Annotated[str | None, typer.Option(help="Of dates unlike 2020-01-31; e.g. %d.%m.%Y for 31.01.2020.")]
+Separator = Annotated[
+    str | None, typer.Option(help="Character between cells, such as ; (default: found from the header).")
+]
+Columns = Annotated[str | None, typer.Option(help="What columns of the file are called here: Last=close, Code=symbol.")]
+IgnoreUnknown = Annotated[bool | None, typer.Option("--ignore-unknown", help="Leave out columns of unknown names.")]
+
+
+FILE_OPTIONS = (
+    *("adjusted", "drop_repeated_bars", "allow_repeated_bars", "symbol", "decimal", "date_format", "separator"),
+    *("columns", "ignore_unknown"),
+)
+
+
+def file_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a file of prices that were given, for `import_prices`. arguments: of a command."""
+    return {name: arguments[name] for name in FILE_OPTIONS if arguments[name] is not None}
+
 
 def check_exists(path: Path | None, kind: str) -> None:
     """Check a file or folder before the imports of a command. Raises InputError. kind: word before the path."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,16 +13,26 @@ import typer
 
 from finrl_pod.errors import count_text
 from finrl_pod_app.cli.options import (
+    Adjusted,
+    AllowRepeatedBars,
+    Columns,
     ConfigFile,
+    DateFormat,
+    Decimal,
     Device,
+    DropRepeatedBars,
+    IgnoreUnknown,
     Json,
     OnDevice,
     Out,
     Resume,
     Seed,
+    Separator,
+    Symbol,
     check_exists,
     check_panel,
     echo,
+    file_options,
     print_json,
     print_note,
     print_result,
@@ -82,15 +93,28 @@ def demo(
         str | None,
         typer.Option(metavar="TEXT", help="With PRICES: when and how its symbols were chosen; asked for by default."),
     ] = None,
+    adjusted: Adjusted = None,
+    drop_repeated_bars: DropRepeatedBars = None,
+    allow_repeated_bars: AllowRepeatedBars = None,
+    symbol: Symbol = None,
+    decimal: Decimal = None,
+    date_format: DateFormat = None,
+    separator: Separator = None,
+    columns: Columns = None,
+    ignore_unknown: IgnoreUnknown = None,
     as_json: Json = False,
 ) -> None:
     """Train on the sample prices and backtest the champion: the whole pipeline, 1 to 3 minutes on two cores.
 
     On prices of your own it stops before the test, and prints the command that spends the first look at it.
     """
+    read_options = file_options(locals())
     from finrl_pod.errors import InputError
     from finrl_pod_app.setup.presets import preset
 
+    if read_options and (resume or prices is None or not Path(prices).exists()):
+        flag = f"--{next(iter(read_options)).replace('_', '-')}"
+        raise InputError(f"{flag} is for a file of prices: finrl-pod demo prices.csv {flag} ...")
     if prices is None:
         if chosen is not None:
             raise InputError("--chosen describes the symbols of your prices: finrl-pod demo prices.csv --chosen TEXT")
@@ -111,7 +135,7 @@ def demo(
         from finrl_pod.tournament.run_directory import RunDirectory
 
         RunDirectory.check_new(folder)  # before prices are read
-        manifest = _stored(prices, as_json=as_json)
+        manifest = _stored(prices, read_options, as_json=as_json)
         settings = with_chosen(demo_config(manifest, quick=quick), _answer(chosen))
         if seed is not None:
             settings = dataclasses.replace(settings, seed=seed)
@@ -127,8 +151,8 @@ def demo(
     _show_notes(notes)
 
 
-def _stored(prices: str, *, as_json: bool) -> Manifest:
-    """Import a file or folder of prices, or find a stored panel, and show what it has."""
+def _stored(prices: str, read_options: Mapping[str, str | bool], *, as_json: bool) -> Manifest:
+    """Import a file or folder of prices, or find a stored panel, and show what it has. read_options: of the file."""
     from finrl_pod.data.store import Store
     from finrl_pod.errors import InputError, did_you_mean
     from finrl_pod_app.cli.data import show_manifest
@@ -136,7 +160,7 @@ def _stored(prices: str, *, as_json: bool) -> Manifest:
 
     path = Path(prices)
     if path.exists():
-        manifest = store_file(path)
+        manifest = store_file(path, **read_options)
     elif not path.suffix and Store().exists(prices):
         manifest = Store().show(prices)
     else:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,16 +32,16 @@ BAR_SECONDS = {"1h": 3600, "15m": 900, "1m": 60}  # longest first
 MIN_WINDOW = 5  # bars of an episode
 
 
-def store_file(source: Path) -> Manifest:
+def store_file(source: Path, **options: Any) -> Manifest:
     """Import prices and store them under the name of their file, with a part of their hash if others have the name.
 
     source: a file, or a folder with one file for each ticker. Gaps become untradable bars, and intraday bars are
-    recognised. Raises DataError for prices that need options of `finrl-pod data import`.
+    recognised. options: others of `ReadOptions`. Raises DataError as `import_prices`.
     """
     try:
-        panel, query = _read(source)
+        panel, query = _read(source, options)
     except DataError as error:
-        if " --" not in str(error):
+        if not re.search(r"--(?:bar|memory)\b", str(error)):
             raise
         raise DataError(
             f"{str(error).rstrip('.')}; that is an option of finrl-pod data import FILE --name NAME, and finrl-pod "
@@ -52,18 +54,18 @@ def store_file(source: Path) -> Manifest:
     return store_prices(panel, query).manifest
 
 
-def _read(source: Path) -> tuple[Panel, dict[str, QueryValue]]:
+def _read(source: Path, options: Mapping[str, Any]) -> tuple[Panel, dict[str, QueryValue]]:
     try:
-        return import_prices(source, allow_gaps=True)
+        return import_prices(source, allow_gaps=True, **options)
     except DataError as error:
         try:  # several bars a day are an error of daily ones
-            panel, query = import_prices(source, allow_gaps=True, bar="1m")
+            panel, query = import_prices(source, allow_gaps=True, bar="1m", **options)
         except DataError:
             raise error from None
         bar = intraday_bar(panel.times)
         if bar is None:
             raise error from None
-        return (panel, query) if bar == "1m" else import_prices(source, allow_gaps=True, bar=bar)
+        return (panel, query) if bar == "1m" else import_prices(source, allow_gaps=True, bar=bar, **options)
 
 
 def intraday_bar(times: Times) -> str | None:
