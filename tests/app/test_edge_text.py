@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from finrl_pod_app.report.columns import return_interval
 from finrl_pod_app.report.records import PracticallyBase, Rung, RungPeriod, RunReport, make_report
-from finrl_pod_app.report.verdict_text import luck_sentence, practically_base_sentence, verdict_paragraph
+from finrl_pod_app.report.verdict_text import account_sentence, luck_sentence, verdict_paragraph
 
 START = r"^(Not promoted|Promoted)\. Mean active return on test after costs: ([+-][\d.]+%) per year over (.+?), "
 INTERVAL = r"90% interval ([+-][\d.]+)% to ([+-][\d.]+)%, which includes 0\."
@@ -89,7 +89,7 @@ def test_a_shown_edge_states_what_it_is_worth() -> None:
     found = report("shown", promoted=True, p_value=0.004)
     (line,) = verdict_paragraph(found)
     assert line.startswith("Promoted. Mean active return")
-    assert "An edge is shown: 0.5% per year after costs and market risk, 500 dollars per year on an account" in line
+    assert "An edge is shown: 0.5% per year after costs and market risk, 500 per year on an account" in line
     assert "p-value 0.004, needed: at most 0.0125." in line
     assert line.endswith("Volatility 16.5% (base 16.0%), maximum drawdown 33.0% (base 32.0%).")
     ladder = (rung("base", 9.0, 9.0), rung("momentum", 0.01, -0.001), rung("low_volatility", 0.02, 0.003))
@@ -181,12 +181,34 @@ def test_practically_its_base_states_why() -> None:
         "best_year": {"year": "2020", "dollars": 312.4}, "worst_year": {"year": "2021", "dollars": -254.9},
         "base_return": 0.112, "desired_share": 0.02,
     })  # fmt: skip
-    assert practically_base_sentence(found) == (
+    worse = report("worse").model_copy(update={"practically_base": found})
+    assert verdict_paragraph(worse)[-1] == (
         "Practically its base: the mean active share on test is 2.1% where the mandate allows 23.1%, tracking error "
         "0.41% per year; the agent asks for small tilts. On an account of 100,000 its best year over the base was 2020 "
-        "(+312 dollars), its worst 2021 (-255 dollars); the base alone, without training, returned +11.2% per year."
+        "(+312), its worst 2021 (-255); the base alone, without training, returned +11.2% per year."
     )
-    worse = report("worse").model_copy(update={"practically_base": found})
-    assert verdict_paragraph(worse)[-1].startswith("Practically its base")
     worse = worse.model_copy(update={"practically_base": found.model_copy(update={"flag": False})})
     assert len(verdict_paragraph(worse)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "symbols", "currency"),
+    [
+        ("sample", "skfolio", ("AAPL",), "dollars"),
+        ("mine", "alpaca", ("AAPL",), "dollars"),
+        ("mine", "yfinance", ("AAPL", "BRK-B"), "dollars"),
+        ("mine", "yfinance", ("AAPL", "SAP.DE"), ""),
+        ("mine", "file dax.csv", ("SAP",), ""),
+    ],
+)
+def test_dollars_are_named_where_the_prices_are_in_dollars(
+    name: str, source: str, symbols: tuple[str, ...], currency: str
+) -> None:
+    found = report("shown", promoted=True)
+    data = found.data.model_copy(update={"name": name, "source": source, "symbols": symbols})
+    assert data.currency == currency
+    found = found.model_copy(update={"data": data})
+    assert found.verdict is not None
+    assert found.verdict.edge is not None
+    texts = (account_sentence(found, found.verdict.edge), *verdict_paragraph(found))
+    assert all(("dollars" in text) == bool(currency) for text in texts)

@@ -10,6 +10,7 @@ from finrl_pod_app.report.mandate_text import (
     USAGE,
     added_rows,
     comparison_sentence,
+    ladder_sentence,
     mandate_settings,
     return_sentence,
     usage_rows,
@@ -116,3 +117,17 @@ def test_page_shows_the_tables() -> None:
     assert page.count('id="chart-active"') == 1
     assert "stationary bootstrap" in active
     assert "<dt>tilt</dt><dd>0.5</dd>" in body
+
+
+def test_a_champion_that_is_no_agent_is_the_solved_policy() -> None:
+    results = synthetic_results()
+    document = {**synthetic_document(results), "ladder": []}
+    assert ladder_sentence(make_report(document)) == ""
+    document["champion"] |= {"members": ("closed_form",), "algorithm": "closed_form"}
+    document |= {"split": "validation", "verdict": None}
+    document["splits"] = {"test": document["splits"]["validation"]}
+    sentence = ladder_sentence(make_report(document))
+    assert sentence.startswith("Deployed: the solved linear policy")
+    page = page_of(document, results)
+    assert page.count(sentence) == 2  # on the first page and beside the leaderboard
+    assert "the best of the leaderboard" not in page

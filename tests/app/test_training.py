@@ -151,6 +151,12 @@ def test_a_run_without_a_test_leaves_the_test_period_unseen(tmp_path: Path, monk
     )
     page = (run / "report.html").read_text()
     assert all(html.escape(sentence) in page for sentence in opening(parse_report(document)))
+    unseen = " to ".join(document["detectable"][end] for end in ("start", "end"))
+    shown = {"validation": " to ".join(document["splits"]["test"]), "test": f"{unseen}, unseen"}
+    assert all(f"<dt>{name}</dt><dd>{period}</dd>" in page for name, period in shown.items())
+    usage = page.partition('<section id="mandate">')[2].partition("</section>")[0]
+    assert usage.count(">validation<") == 1
+    assert ">test<" not in usage
     assert not (run / "report.json").exists()
     assert not (run / "verdict.json").exists()
     assert run_backtest(run)["split"] == "validation"  # until there is a verdict

@@ -10,7 +10,7 @@ from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import SLOW_BASE, display_name, in_sentence
 from finrl_pod_app.report.headline import key_figures, tracking_error_figure
-from finrl_pod_app.report.mandate_text import tax_sentence
+from finrl_pod_app.report.mandate_text import deployed_sentence, tax_sentence
 from finrl_pod_app.report.opening import assets_text, opening
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import RunReport
@@ -102,7 +102,9 @@ def tested(report: RunReport, result: BacktestResult) -> str:
             else f"traded {period}."
         )
     else:
-        sentence = f"{subject[:1].upper()}{subject[1:]} traded {assets} from {period}."
+        sentence = (
+            f"{subject[:1].upper()}{subject[1:]} traded {assets} from {period}. {deployed_sentence(report)}".strip()
+        )
     if report.data.chosen:
         sentence += f" When and how the symbols were chosen: {report.data.chosen}."
     sentence += f" {_terms_of_trade(report, result)}"
@@ -151,9 +153,9 @@ def remarks(report: RunReport) -> str:
 
 
 def _extreme_years(report: RunReport) -> str:
-    """What the difference to the base was in dollars, where the opening says that it is practically the base."""
+    """What the difference to the base was in money, where the opening says that it is practically the base."""
     part = report.practically_base
-    return extreme_years_sentence(part) if part and part.flag else ""
+    return extreme_years_sentence(report) if part and part.flag else ""
 
 
 def key_figure_cards(report: RunReport) -> str:

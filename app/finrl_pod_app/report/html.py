@@ -16,6 +16,7 @@ from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, contribution, first_page, score_attribution, sections
 from finrl_pod_app.report.builder import subject_of, write_curves
 from finrl_pod_app.report.columns import diversity_of, in_sentence, metrics_of, number
+from finrl_pod_app.report.mandate_text import deployed_sentence
 from finrl_pod_app.report.palette import Style, report_styles
 from finrl_pod_app.report.records import REPORT_FILE, RunReport
 from finrl_pod_app.report.sections import bullet_list, chart, definitions, fact_list, note, section
@@ -151,12 +152,17 @@ def _leaderboard(report: RunReport) -> str:
     base = report.base_score
     count = len(champion.members)
     selection = SELECTED.get(champion.selection)
+    ensemble = (
+        f"The champion ({champion.algorithm}) is an ensemble of {count_text(count, 'member')}"
+        f"{f', {selection},' if selection else ''}{diversity_of(champion.roots, champion.mean_correlation)}."
+    )
+    if deployed := deployed_sentence(report):
+        ensemble = f"The champion is none of them. {deployed}"
     notes = [
         "Scores are Sharpe ratios on the validation period"
         + ("." if base is None else f"; the base, under the same trading rules, has {number(base, 3)}."),
         f"The {len(report.leaderboard)} best agents of all generations are listed.",
-        f"The champion ({champion.algorithm}) is an ensemble of {count_text(count, 'member')}"
-        f"{f', {selection},' if selection else ''}{diversity_of(champion.roots, champion.mean_correlation)}.",
+        ensemble,
         "The id of an agent counts generations and slots from 0: g01s02 is the third agent of generation 2.",
         "An agent continued or copied the weights of its parent; a dash: it started from scratch.",
     ]
@@ -167,7 +173,12 @@ def _leaderboard(report: RunReport) -> str:
 
 def _data(report: RunReport) -> str:
     data = report.data
-    spans = {name: " to ".join(span) for name, span in report.splits.spans().items()}
+    spans = {
+        report.tested_split if name == "test" else name: " to ".join(span)
+        for name, span in report.splits.spans().items()
+    }
+    if report.detectable is not None:
+        spans["test"] = f"{report.detectable.start} to {report.detectable.end}, unseen"
     facts = {
         "dataset": f"{data.name}, {data.source}" if data.source else data.name,
         "period": f"{data.start} to {data.end}, {data.bars:,} bars",

@@ -194,12 +194,12 @@ def ladder_cells(report: RunReport) -> list[tuple[str, bool, list[str]]]:
 
 
 def ladder_sentence(report: RunReport) -> str:
-    """What training added to the solved policy, and which one is deployed; empty for a run without a ladder."""
+    """What training added to the solved policy, and which one is deployed; empty for a run without one."""
     rungs = {row.rung: row for row in report.ladder}
     linear = rungs.get("closed_form")
     rl = rungs.get("rl")
     if linear is None:
-        return ""
+        return deployed_sentence(report)
     if report.start is None or rl is None:
         return "Deployed: the solved linear policy. Nothing was trained from it."
     policy = "the trained ensemble" if rl.deployed else "the solved linear policy that it started from"
@@ -207,6 +207,17 @@ def ladder_sentence(report: RunReport) -> str:
         f"Reinforcement learning added {_gain(rl.validation, linear.validation)}% per year to the solved policy "
         f"on validation (p-value {report.start.p_value:.2g}, at most {report.start.level:g} is needed to deploy it) "
         f"and {_gain(rl.test, linear.test)}% on test. Deployed: {policy}."
+    )
+
+
+def deployed_sentence(report: RunReport) -> str:
+    """That the solved policy is deployed, of a champion that is no agent of the leaderboard; else empty."""
+    champion = report.champion
+    if champion is None or not report.leaderboard or {row.id for row in report.leaderboard} & set(champion.members):
+        return ""
+    return (
+        "Deployed: the solved linear policy that training started from, as no trained ensemble is shown to add to it "
+        "on validation."
     )
 
 

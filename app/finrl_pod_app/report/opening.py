@@ -18,7 +18,8 @@ from finrl_pod_app.report.records import DetectableDifference, RunReport
 from finrl_pod_app.report.verdict_text import (
     ACCOUNT,
     DEMONSTRATION,
-    dollars_sentence,
+    account_sentence,
+    money,
     practically_base_claim,
     verdict_sentence,
 )
@@ -35,8 +36,8 @@ def opening(report: RunReport) -> tuple[str, ...]:
     """The sentences with which a report opens.
 
     With a verdict: the demonstration line, if there is one, the verdict, and that the champion is practically its base
-    or what its active return is in dollars. Of a run before its test: that the test is unseen, the return on
-    validation, and what the test can show. Of a backtest: what was tested, its return, and an account in dollars.
+    or what its active return is in money. Of a run before its test: that the test is unseen, the return on
+    validation, and what the test can show. Of a backtest: what was tested, its return, and an account.
     """
     verdict = report.verdict
     if verdict is None:
@@ -47,7 +48,7 @@ def opening(report: RunReport) -> tuple[str, ...]:
     if report.practically_base and report.practically_base.flag:
         sentences.append(practically_base_claim(report.practically_base))
     elif edge is not None:
-        sentences.append(dollars_sentence(edge))
+        sentences.append(account_sentence(report, edge))
     return tuple(sentences)
 
 
@@ -109,4 +110,4 @@ def _last_sentence(report: RunReport) -> str:
     growth = metrics.get(GROWTH.name)
     drawdown = metric_text(DRAWDOWN, metrics.get(DRAWDOWN.name))
     value = MISSING if growth is None else f"{ACCOUNT * (1 + growth):,.0f}"
-    return f"An account of {ACCOUNT:,} dollars became {value}; its maximum drawdown was {drawdown}."
+    return f"An account of {money(f'{ACCOUNT:,}', report)} became {value}; its maximum drawdown was {drawdown}."

@@ -6,6 +6,7 @@ python -m finrl_pod_app.report.records > app/finrl_pod_app/report/report.schema.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from pydantic import Field, ValidationError
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, to_plain
 from finrl_pod.promotion.verdict import Estimate, Metrics, Number, Part, PartialEstimate, Verdict, significance_per_look
-from finrl_pod.settings.run import GateConfig, MandateConfig
+from finrl_pod.settings.run import BUILT_IN_SPLITS, GateConfig, MandateConfig
 from finrl_pod_app.report.columns import CHAMPION
 
 VERSION: Literal[1] = 1
@@ -29,6 +30,7 @@ PERIODS = {
     "all": ("all bars", "on all bars"),
     None: ("chosen dates", "on the chosen dates"),
 }
+_US_TICKER = re.compile(r"[A-Z]+(?:-[A-Z])?")  # of Yahoo: other markets have a suffix such as .DE
 
 
 class Table(Part):
@@ -61,6 +63,13 @@ class Data(Part):
     price_only_index: bool = False
     chosen: str = ""
     tables: tuple[Table, ...] = ()
+
+    @property
+    def currency(self) -> str:
+        """The currency of the prices, "dollars" of US stocks; empty if it is unknown, as of files."""
+        is_us = self.name in BUILT_IN_SPLITS or self.source == "alpaca"
+        is_us |= self.source == "yfinance" and all(map(_US_TICKER.fullmatch, self.symbols))
+        return "dollars" if is_us else ""
 
 
 NO_DATA = Data(
@@ -510,6 +519,11 @@ class RunReport(Part):
     def period_words(self) -> tuple[str, str]:
         """The tested bars in headings, and as the end of a sentence: ("test", "on the test period")."""
         return ("in sample", "in sample") if self.in_sample else PERIODS[self.split]
+
+    @property
+    def tested_split(self) -> str:
+        """Name of the tested bars in tables: "test", "validation", "chosen dates"."""
+        return PERIODS[self.split][0]
 
     @property
     def level(self) -> float:

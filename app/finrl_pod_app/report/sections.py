@@ -171,7 +171,7 @@ def mandate(report: RunReport) -> str:
     if usage := report.mandate_usage:
         elements += [
             note("How much of the mandate was used, against the mandate at tilt 0 with the same trading."),
-            tables.mandate_usage_table(usage),
+            tables.mandate_usage_table(usage, report.tested_split),
             definitions({measure.label: measure.note for measure in mandate_text.USAGE}),
         ]
     return section("Mandate", "".join([*elements, fact_list(mandate_text.mandate_settings(report.mandate))]))

@@ -161,9 +161,9 @@ def leaderboard_table(rows: Sequence[LeaderboardRow], champion: Champion) -> str
     return table("".join(heads), body)
 
 
-def mandate_usage_table(usage: Mapping[str, MandateUsage]) -> str:
-    """How much of a mandate was used: one row per measure, one column per period."""
-    periods = usage_periods(usage)
+def mandate_usage_table(usage: Mapping[str, MandateUsage], tested_split: str) -> str:
+    """How much of a mandate was used: one row per measure, one column per period. tested_split: heading of the test."""
+    periods = [tested_split if name == "test" else name for name in usage_periods(usage)]
     body = [table_row(html.escape(row.label), cells, title=row.note) for row, cells in usage_rows(usage)]
     return table(column_heads("measure", *map(html.escape, periods)), body, is_wide=False)
 

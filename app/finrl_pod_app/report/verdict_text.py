@@ -35,7 +35,7 @@ RULE_LABELS = {
 
 CREDIBLE_RATIO = 2.0  # annual Sharpe ratio over a reference that a test should be able to show
 INTERVAL_METRICS = tuple(METRIC_BY_NAME[name] for name in ("sharpe", "annual_return", "max_drawdown"))
-ACCOUNT = 100_000  # account of the examples, in dollars
+ACCOUNT = 100_000  # account of the examples, in the currency of the prices
 DEMONSTRATION = (
     "Demonstration: the makers of finrl_pod saw these years while they built it, and the stocks were chosen because "
     "they survived: the figures are no evidence."
@@ -59,7 +59,7 @@ def verdict_paragraph(report: RunReport) -> list[str]:
     lines = [DEMONSTRATION] if edge and edge.is_demonstration else []
     lines.append(_verdict_line(report, report.verdict))
     if report.practically_base and report.practically_base.flag:
-        lines.append(practically_base_sentence(report.practically_base))
+        lines.append(f"{practically_base_claim(report.practically_base)} {extreme_years_sentence(report)}")
     return lines
 
 
@@ -135,8 +135,9 @@ def case_text(report: RunReport, verdict: Verdict) -> str:
 def _shown(report: RunReport, verdict: Verdict, edge: Edge) -> str:
     alpha = edge.alpha.value
     sentences = [
-        f"{_passed(edge)}: {_rate(alpha)} per year after costs and market risk, {alpha * ACCOUNT:,.0f} dollars per "
-        f"year on an account of {ACCOUNT:,}; p-value {edge.p_value:.2g}, needed: at most {edge.level:.3g}.",
+        f"{_passed(edge)}: {_rate(alpha)} per year after costs and market risk, "
+        f"{money(f'{alpha * ACCOUNT:,.0f}', report)} per year on an account of {ACCOUNT:,}; p-value "
+        f"{edge.p_value:.2g}, needed: at most {edge.level:.3g}.",
         _fixed_tilt(report),
         f"Volatility {_rate(edge.account.volatility)} (base {_rate(edge.base.volatility)}), maximum "
         f"drawdown {_rate(-edge.account.drawdown)} (base {_rate(-edge.base.drawdown)}).",
@@ -209,11 +210,6 @@ def _rate(value: float | None, *, sign: bool = False) -> str:
     return percent(value, sign=sign, unit="%")
 
 
-def practically_base_sentence(part: PracticallyBase) -> str:
-    """Why a champion hardly differs from its base, and its best and worst year."""
-    return f"{practically_base_claim(part)} {extreme_years_sentence(part)}"
-
-
 def practically_base_claim(part: PracticallyBase) -> str:
     """Why a champion hardly differs from its base."""
     return (
@@ -223,24 +219,31 @@ def practically_base_claim(part: PracticallyBase) -> str:
     )
 
 
-def extreme_years_sentence(part: PracticallyBase) -> str:
-    """The best and the worst year of a champion over its base in dollars, and the return of the base."""
-    best, worst = (f"{year.year} ({year.dollars:+,.0f} dollars)" for year in (part.best_year, part.worst_year))
+def extreme_years_sentence(report: RunReport) -> str:
+    """The best and the worst year of a champion that is practically its base, and the return of the base."""
+    part = report.practically_base
+    assert part is not None
+    years = (part.best_year, part.worst_year)
+    best, worst = (f"{year.year} ({money(f'{year.dollars:+,.0f}', report)})" for year in years)
     return (
         f"On an account of {ACCOUNT:,} its best year over the base was {best}, its worst "
         f"{worst}; the base alone, without training, returned {_rate(part.base_return, sign=True)} per year."
     )
 
 
-def dollars_sentence(edge: Edge) -> str:
-    """The active return of a champion with its interval on the account of the examples, in dollars."""
-    value, low, high = (
-        f"{ACCOUNT * x:+,.0f}" for x in (edge.active_return.value, edge.active_return.low, edge.active_return.high)
-    )
+def account_sentence(report: RunReport, edge: Edge) -> str:
+    """The active return of a champion with its interval on the account of the examples."""
+    active = edge.active_return
+    value, low, high = (f"{ACCOUNT * x:+,.0f}" for x in (active.value, active.low, active.high))
     return (
-        f"On an account of {ACCOUNT:,} dollars that is {value} dollars per year over the base "
-        f"({100 * edge.interval_level:.0f}% interval {low} to {high} dollars)."
+        f"On an account of {money(f'{ACCOUNT:,}', report)} that is {money(value, report)} per year over the base "
+        f"({100 * edge.interval_level:.0f}% interval {low} to {money(high, report)})."
     )
+
+
+def money(amount: str, report: RunReport) -> str:
+    """An amount with the currency of the prices, if it is known."""
+    return f"{amount} {report.data.currency}".rstrip()
 
 
 def verdict_lines(report: RunReport) -> list[str]:
