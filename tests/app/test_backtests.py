@@ -17,6 +17,7 @@ from finrl_pod_app.cli.main import run
 from finrl_pod_app.evaluation.backtests import prepare
 from finrl_pod_app.evaluation.finished_backtest import run_references
 from finrl_pod_app.evaluation.sweeps import run_sweep
+from finrl_pod_app.setup.overrides import override_config
 from finrl_pod_app.setup.presets import config_text
 
 import finrl_pod as fp
@@ -24,7 +25,7 @@ from finrl_pod.data.panel import make_panel
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, InputError, Interrupted, RunError
 from finrl_pod.evaluate.metrics import METRIC_NAMES
-from finrl_pod.settings.run import MandateConfig
+from finrl_pod.settings.run import MandateConfig, RunConfig
 from finrl_pod.tournament.progress import Progress
 from finrl_pod.types import Floats, Panel
 from tests.app.small_run import fill_store, run_backtest, small_config, small_panel
@@ -583,10 +584,28 @@ def test_scores_of_ones_own_in_python(scores: str) -> None:
     assert fp.backtest(first, small_panel(), config=other, split="test").looks == looks[0] + 1
 
 
+@pytest.mark.slow
+def test_scores_and_configs_are_the_same_on_the_command_line_and_in_python(
+    scores: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "costly.toml").write_text(config_text(override_config(RunConfig(), cost_bps=50)))
+    period = {"start": "2017-01-03", "end": "2017-06-30"}
+    dates = [word for name, date in period.items() for word in (f"--{name}", date)]
+    sharpes = []
+    for file in (None, tmp_path / "costly.toml"):
+        config = [] if file is None else ["--config", str(file)]
+        assert run(["backtest", "--scores", f"{scores}:first", *config, *dates, "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)["test"]["strategies"]["first"]
+        tested = fp.backtest(f"{scores}:first", "sample", config=file, **period)
+        assert printed["sharpe"] == pytest.approx(tested.metrics["sharpe"])
+        sharpes.append(printed["sharpe"])
+    assert sharpes[0] > sharpes[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--scores", "{}:zero"], "--config CONFIG.toml"),
+        (["--strategy", "equal_weight", "--config", "c.toml"], "--config has the mandate of --scores"),
         (["--scores", "{}:zero", "--config", "c.toml", "--strategy", "equal_weight"], "takes one of"),
         (["--scores", "{}:zero", "--config", "free.toml"], 'mandate.base of the config is "none"'),
         (["--scores", "{}:zero", "--config", "missing.toml"], "there is no config"),

@@ -64,7 +64,7 @@ def backtest(
     end: str | None = None,
     cost_bps: float | None = None,
     cash: float | None = None,
-    config: RunConfig | None = None,
+    config: markets.ConfigSource | None = None,
     settings: markets.Settings | None = None,
     execution: Execution = "weights",
     orders: OrderShares | None = None,
@@ -83,19 +83,20 @@ def backtest(
     rules of the run. prices: a market of `make_market`, or prices as in `load_prices`; by default the market that an
     agent was trained on, the prices of a run, and the built-in sample for others.
 
-    split: "train", "validation", "test" or "all"; start, end: dates that replace its own. config: rules of the market,
-    by default the rules of `prices`. cost_bps, cash, settings: cost of a trade in basis points of its value, starting
-    cash, and fields of [environment] such as {"environment.delay": 2}, instead of the config. execution: "paper" trades
-    with the orders of the paper-trading daemon. orders: stops and limits, such as {"stop_loss": 0.05}. flows: deposits
-    and, negative, withdrawals: a CSV file with columns date and amount, or an amount for each month. benchmark: a
-    symbol (bought and held), a baseline, or file.py:Class to compare with. capacity: also simulate larger accounts;
-    adv: average daily volume of an asset in currency for it, where data have none. out: folder for report.html, which
-    needs no other file, and bars, weights and attribution as tables. Figures equal `finrl-pod backtest` with the
-    same options. Each test result of a strategy that is not a baseline counts as a look. Raises InputError and
-    DataError for bad input.
+    split: "train", "validation", "test" or "all"; start, end: dates that replace its own. config: rules of the market
+    as in `make_market`, by default the rules of `prices`. cost_bps, cash, settings: cost of a trade in basis points of
+    its value, starting cash, and fields of [environment] such as {"environment.delay": 2}, instead of the config.
+    execution: "paper" trades with the orders of the paper-trading daemon. orders: stops and limits, such as
+    {"stop_loss": 0.05}. flows: deposits and, negative, withdrawals: a CSV file with columns date and amount, or an
+    amount for each month. benchmark: a symbol (bought and held), a baseline, or file.py:Class to compare with.
+    capacity: also simulate larger accounts; adv: average daily volume of an asset in currency for it, where data have
+    none. out: folder for report.html, which needs no other file, and bars, weights and attribution as tables. Figures
+    equal `finrl-pod backtest` with the same options. Each test result of a strategy that is not a baseline counts as a
+    look. Raises InputError and DataError for bad input.
     """
     if isinstance(strategy, Panel | pd.DataFrame | api.Setup):
         raise InputError("the strategy comes first, then the prices: fp.backtest('equal_weight', prices)")
+    rules = None if config is None else markets.load_config(config)
     terms = _terms(execution, orders, flows, benchmark, capacity, adv)
     terms.check(strategy)
     folder = None if out is None else Path(out)
@@ -103,9 +104,9 @@ def backtest(
     options["settings"] = settings or {}
     with rewritable_folder(folder, BACKTEST):
         if (run := _folder_of_run(strategy)) is not None:
-            inputs = _champion_inputs(run, prices, config, options)
+            inputs = _champion_inputs(run, prices, rules, options)
         else:
-            inputs = _inputs(strategy, prices, config, options)
+            inputs = _inputs(strategy, prices, rules, options)
         tested = run_test(inputs, terms, for_report=folder is not None)
         if folder is not None:
             tested.write(folder)

@@ -57,11 +57,14 @@ def backtest(
         str | None,
         typer.Option(
             metavar="FILE.py:NAME",
-            help="Function of the panel that returns scores [bars, symbols], traded under the mandate of --config.",
+            help="Function of the panel that returns scores [bars, symbols], traded under the mandate of a config.",
         ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="CONFIG.toml", help="With --scores: prices, rules and mandate.")
+        Path | None,
+        typer.Option(
+            metavar="CONFIG.toml", help="With --scores: prices, rules and mandate; default: as `finrl-pod init`."
+        ),
     ] = None,
     data: Data = None,
     split: OnSplit = None,
@@ -116,8 +119,8 @@ def backtest(
             "backtest takes one of a run directory, --strategy NAME and --scores FILE.py:NAME; see finrl-pod backtest "
             "--help"
         )
-    if (scores is None) != (config is None):
-        raise InputError("give --scores FILE.py:NAME together with --config CONFIG.toml, which has their mandate")
+    if scores is None and config is not None:
+        raise InputError("--config has the mandate of --scores FILE.py:NAME; for a strategy pass --data and --set")
     check_exists(config, "config")
     target: str | Path = str(scores or strategy) if run_dir is None else run_or_strategy(run_dir)
     if isinstance(target, str) and scores is None:
@@ -130,13 +133,17 @@ def backtest(
 
         daemon = load(paper)
     order_rules = None if orders is None else _orders(orders)
+    from finrl_pod.settings.run import RunConfig
     from finrl_pod.settings.run import load as load_config
     from finrl_pod_app.evaluation import backtests
     from finrl_pod_app.evaluation.finished_backtest import BacktestTerms
 
+    scoring = None
+    if scores is not None:
+        scoring = RunConfig() if config is None else load_config(config)
     report = backtests.run_backtest(
         target,
-        scoring=None if config is None else load_config(config),
+        scoring=scoring,
         terms=BacktestTerms(
             execution=execution,
             paper=daemon,
