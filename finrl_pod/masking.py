@@ -1,7 +1,7 @@
 """Removes secrets from text, in each form in which messages of other programs repeat them.
 
 A secret is found as it is, URL-encoded, escaped as in JSON, HTML or Python, in hexadecimal, in base64 at any offset of
-a longer text, split over lines, and cut off after its first half.
+a longer text, split over lines, and cut off after its first half; so is each piece of one with white space in it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from html.entities import codepoint2name
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from finrl_pod.errors import SetupError
+
 MASK = "***"
 MIN_LENGTH = 8  # of a secret of the environment: a shorter value would mask ordinary text
+MIN_PIECE = 4  # length of a part between white space
 MAX_DEPTH = 32  # of nested groups of an expression
 URL_VARIABLES = ("FINRL_POD_ALERT_URLS", "FINRL_POD_PING_URL")  # whose passwords and tokens are secrets too
 _SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|SECRET|TOKEN|PASSWORD|PASSWD)(?:_ID)?$", re.IGNORECASE)
@@ -27,6 +30,25 @@ _ESCAPE = re.compile(r"\\+(?:u00|x)([0-9a-fA-F]{2})")
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
+def read_secrets(*names: str, owner: str) -> tuple[str, ...]:
+    """Return secrets of the environment without white space around them. owner: whose they are, for the message.
+
+    Raises SetupError, which never shows a value, if one is missing, empty, or not of visible ASCII characters only.
+    """
+    secrets = {name: os.environ.get(name, "").strip() for name in names}
+    missing = [name for name, secret in secrets.items() if not secret]
+    if missing:
+        plural, them = ("s", "them") if len(missing) > 1 else ("", "it")
+        raise SetupError(f"environment variable{plural} {' and '.join(missing)} not set; set {them} to {owner}")
+    for name, secret in secrets.items():
+        if not all("!" <= character <= "~" for character in secret):
+            raise SetupError(
+                f"environment variable {name} has a space, a line break or another character that no key has; set it "
+                f"to {owner}"
+            )
+    return tuple(secrets.values())
+
+
 def environment_secrets(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the secret values of the environment: of variables named as keys or tokens, and of alert URLs."""
     values: set[str] = set()
@@ -34,7 +56,7 @@ def environment_secrets(environment: Mapping[str, str] = os.environ) -> tuple[st
         if name in URL_VARIABLES:
             values.update(secret_part for url in value.split() for secret_part in _url_secrets(url))
         elif _SECRET_NAME.search(name):
-            values.update(value.split())
+            values.add(value.strip())
     return tuple(sorted(value for value in values if len(value) >= MIN_LENGTH))
 
 
@@ -47,7 +69,8 @@ class SecretMask:
     """Replaces every secret by `MASK`. Quick for text without any."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        self._secrets = tuple(_Secret(secret) for secret in sorted(set(secrets), key=len, reverse=True) if secret)
+        forms = {form for secret in secrets for form in (secret, *_pieces(secret)) if form.strip()}
+        self._secrets = tuple(_Secret(form) for form in sorted(forms, key=len, reverse=True))
         self._shortest = min((secret.shortest for secret in self._secrets), default=0)
 
     def __repr__(self) -> str:
@@ -118,6 +141,10 @@ def _url_secrets(url: str) -> list[str]:
 # ---------------------------------------------------------------------- forms of a secret
 
 
+def _pieces(secret: str) -> list[str]:
+    return [piece for piece in secret.split() if len(piece) >= MIN_PIECE]
+
+
 def _traces(secret: str) -> list[tuple[int, str]]:
     """Return what shows that a secret may occur: (0 in plain text, 1 in base64, 2 in lower case, text)."""
     plain_text = _plain_text(secret)
@@ -131,7 +158,7 @@ def _traces(secret: str) -> list[tuple[int, str]]:
 
 def _patterns(secret: str) -> list[str]:
     """Return the regular expressions of all forms of a secret."""
-    patterns = [_sequence([_character(c) for c in secret])]
+    patterns = [_sequence([_character(c) for c in secret if not c.isspace()])]  # it may be between all characters
     if len(secret) >= MIN_LENGTH:
         for core in _base64_cores(secret):
             patterns.append(_sequence([_base64_character(c) for c in core]) + r"(?:[A-Za-z0-9+/_-]?=+)?")

@@ -31,7 +31,7 @@ MAY_IMPORT = {
 RANK = {
     "errors": 0,
     "arguments": 1,
-    "masking": 0,
+    "masking": 1,
     "display": 0,
     "prices": 1,
     "types": 2,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.masking import MASK, SecretMask, environment_mask, environment_secrets
+from finrl_pod.masking import MASK, MIN_PIECE, SecretMask, environment_mask, environment_secrets
 
 SECRET = 'acceptance/Secret+0123456789&"abcdef'
 
@@ -90,6 +90,18 @@ def test_any_printable_secret_is_masked(secret: str, form: str) -> None:
     if form == "cut" and len(secret) < 16:
         return
     assert written not in SecretMask([secret]).text(f"<{written}>")
+
+
+@pytest.mark.parametrize("tail", ["abc", "abcdefg", "abcdefghij", "abcdefghij" * 4])
+@pytest.mark.parametrize("form", [str, repr, json.dumps, FORMS["URL-encoded"], FORMS["base64"]])
+def test_each_piece_of_a_secret_of_several_lines_is_masked(form: Callable[[str], str], tail: str) -> None:
+    secret = f"SuperSecretValue1234567890\n{tail}"
+    for mask in (SecretMask([secret]), environment_mask({"APCA_API_SECRET_KEY": secret})):
+        written = form(secret)
+        expected_text = written.replace(written.strip("'\""), MASK)
+        assert mask.text(f"header value: {written}; try again") == f"header value: {expected_text}; try again"
+        if len(tail) >= MIN_PIECE:
+            assert mask.text(f"line 2: {tail}; try again") == f"line 2: {MASK}; try again"
 
 
 def test_values_of_all_kinds_are_masked() -> None:

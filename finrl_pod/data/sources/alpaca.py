@@ -17,7 +17,7 @@ from finrl_pod.data.dates import as_utc
 from finrl_pod.data.panel import check_bar
 from finrl_pod.data.sources.frames import Retry, check_delivered, clip, panel_of_rows, unfinished_bar
 from finrl_pod.errors import DataError, FetchError, SetupError
-from finrl_pod.masking import SecretMask
+from finrl_pod.masking import SecretMask, read_secrets
 from finrl_pod.types import Panel
 
 KEY, SECRET, URL = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY", "APCA_API_DATA_URL"
@@ -75,7 +75,7 @@ class AlpacaSource:
         except ImportError:
             raise SetupError("alpaca-py is not installed: pip install 'finrl-pod[sources]'") from None
 
-        keys = _keys()
+        keys = read_secrets(KEY, SECRET, owner="your API keys of Alpaca")
         amount, unit = _AMOUNT_UNIT[bar]
         # A daily bar is dated midnight in New York, hours after midnight UTC: request one more day, clip later.
         request_end = end + pd.Timedelta(days=1) if bar == "1d" else end
@@ -138,16 +138,7 @@ def _rows(answer: dict[str, list[dict[str, Any]]], bar: str) -> pd.DataFrame:
     return rows.assign(time=times.dt.tz_localize(None).astype("datetime64[ns]"), symbol=table["symbol"])
 
 
-def _keys() -> tuple[str, str]:
-    key = os.environ.get(KEY, "").strip()
-    secret = os.environ.get(SECRET, "").strip()
-    if not key or not secret:
-        missing = " and ".join(n for n, v in ((KEY, key), (SECRET, secret)) if not v)
-        raise SetupError(f"missing environment variables for Alpaca: {missing}; set them to your API keys")
-    return key, secret
-
-
-def _refusal(status: int | None, text: str, keys: tuple[str, str]) -> str:
+def _refusal(status: int | None, text: str, keys: tuple[str, ...]) -> str:
     body = SecretMask(keys).text(" ".join(text.split()))[:200]
     if status in (401, 403):
         fix = f"check {KEY} and {SECRET}, and that the account may read this feed and range"

@@ -8,18 +8,18 @@ before any key is read or sent.
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
-from finrl_pod.errors import AddressNotAllowed, SetupError
-from finrl_pod.masking import SecretMask
+from finrl_pod.errors import AddressNotAllowed
+from finrl_pod.masking import SecretMask, read_secrets
 
 PAPER_URL = "https://paper-api.alpaca.markets"
 DATA_URL = "https://data.alpaca.markets"
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 KEY_VARIABLE = "APCA_API_KEY_ID"
 SECRET_VARIABLE = "APCA_API_SECRET_KEY"
+OWNER = "the API keys of your Alpaca paper account"
 
 _HTTP_PORT = 80
 _HTTPS_PORT = 443
@@ -42,14 +42,8 @@ class Keys:
 
 
 def keys_from_environment() -> Keys:
-    """Keys from APCA_API_KEY_ID and APCA_API_SECRET_KEY. Raises SetupError if one is missing or empty."""
-    values = {name: os.environ.get(name, "").strip() for name in (KEY_VARIABLE, SECRET_VARIABLE)}
-    missing = [name for name, value in values.items() if not value]
-    if missing:
-        raise SetupError(
-            f"environment variable {' and '.join(missing)} not set; set it to your Alpaca paper account's API keys"
-        )
-    return Keys(values[KEY_VARIABLE], values[SECRET_VARIABLE])
+    """Keys from APCA_API_KEY_ID and APCA_API_SECRET_KEY. Raises SetupError as `read_secrets`."""
+    return Keys(*read_secrets(KEY_VARIABLE, SECRET_VARIABLE, owner=OWNER))
 
 
 def trading_address(url: str) -> str:

@@ -119,3 +119,17 @@ def test_keys_come_from_the_environment_and_are_never_shown(monkeypatch: pytest.
     assert "PKABC" not in repr(keys)
     assert "hush" not in f"{keys}"
     assert Keys("a1", "b2").mask("a1 and b2") == "*** and ***"
+
+
+@pytest.mark.parametrize("inside", ["\n", "\r", " ", "\t", "\x1b", "\x7f", "\xa0", "é", "\udcff"])
+@pytest.mark.parametrize("name", ["APCA_API_KEY_ID", "APCA_API_SECRET_KEY"])
+def test_keys_that_no_header_can_carry_are_refused_unseen(
+    monkeypatch: pytest.MonkeyPatch, name: str, inside: str
+) -> None:
+    monkeypatch.setenv("APCA_API_KEY_ID", "PKABC")
+    monkeypatch.setenv("APCA_API_SECRET_KEY", "hush")
+    monkeypatch.setenv(name, f"SuperSecretValue{inside}abcdefg\n")
+    with pytest.raises(SetupError, match=name) as refused:
+        keys_from_environment()
+    assert not {part for part in ("SuperSecretValue", "abcdefg") if part in str(refused.value)}
+    assert "\n" not in str(refused.value)
