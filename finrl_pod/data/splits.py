@@ -80,7 +80,10 @@ def _span(times: Times, name: str, dates: tuple[str, str], embargo: int) -> Span
     data = pd.Timestamp(times[0]), pd.Timestamp(times[-1])
     if start < data[0] - CALENDAR_SLACK or end.floor("D") > data[1] + CALENDAR_SLACK:
         covers = f"{data[0].date()} to {data[1].date()}"
-        raise DataError(f"split {name}, {dates[0]} to {dates[1]}, lies outside the data, which covers {covers}")
+        raise DataError(
+            f"split {name}, {dates[0]} to {dates[1]}, lies outside the data, which covers {covers}: change [splits], "
+            "or leave it out for splits that fit"
+        )
     first = int(np.searchsorted(times, start.to_datetime64(), "left"))
     last = int(np.searchsorted(times, end.to_datetime64(), "right")) - 1
     if last < first:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ from finrl_pod_strategies.score_parts import ScoredDecision
 
 HALF = 0.5
 WEIGHT_TOLERANCE = 1e-12  # rounding error of sums of ensemble weights
+LEARNED = ("kind", "short")  # rules that give actions their meaning
+TRADED = ("hmax", "turbulence_limit", "leverage", "buy_allocation", "fill")  # rules by which actions become trades
 
 
 def majority(choices: Sequence[int], ensemble_weights: Floats) -> int:
@@ -125,12 +127,9 @@ class PolicyStrategy:
         self.rule = rule
         self.groups = groups
         self.ensemble_weights = ensemble_weights
-        self.rules = rules
         self.mandate = mandate
         self.normaliser = normaliser
-        self.feature_names = normaliser.feature_names
-        if self.rules.turbulence_limit > 0 and "turbulence" not in self.feature_names:
-            self.feature_names = (*self.feature_names, "turbulence")
+        self._set_rules(rules)
         self.feature_lookback = max(group.actor.spec.lookback for group in self.groups)
         self.lookback: int | None = self.feature_lookback
         self._forget()
@@ -139,6 +138,12 @@ class PolicyStrategy:
             self.lookback = None if own is None else max(own, self.feature_lookback)
         if not self.tracker.is_empty and self.lookback is not None:
             self.lookback = max(self.lookback, 2)
+
+    def _set_rules(self, rules: EnvironmentConfig) -> None:
+        self.rules = rules
+        self.feature_names = self.normaliser.feature_names
+        if rules.turbulence_limit > 0 and "turbulence" not in self.feature_names:
+            self.feature_names = (*self.feature_names, "turbulence")
 
     def _forget(self) -> None:
         """Start with an account that has no past."""
@@ -164,6 +169,23 @@ class PolicyStrategy:
         fresh = copy.copy(self)
         fresh._forget()
         return fresh
+
+    def under(self, rules: EnvironmentConfig) -> Self:
+        """The ensemble as it trades under other rules, with an account that has no past.
+
+        What it observes stays as in training. Raises InputError for rules under which its actions mean nothing.
+        """
+        for name in LEARNED:
+            trained, value = getattr(self.rules, name), getattr(rules, name)
+            if trained != value:
+                raise InputError(
+                    f"environment.{name} = {value!r} gives the actions of {self.name} another meaning: it was trained "
+                    f"with {trained!r}; train another agent"
+                )
+        other = copy.copy(self)
+        other._set_rules(dataclasses.replace(self.rules, **{name: getattr(rules, name) for name in TRADED}))
+        other._forget()
+        return other
 
     def state(self) -> Mapping[str, Any] | None:
         """Virtual holdings of the mandate (`MandateAccount.state`), and under "observed" what else the agents observe.

@@ -100,7 +100,7 @@ def test_settings_take_values_of_numpy_and_paths() -> None:
         ({"execution": "now"}, "execution must be one of weights, paper, got"),
         ({"execution": "paper", "capacity": True}, "a capacity is computed for strategies"),
         ({"cash": 0}, "cash must be above zero"),
-        ({"settings": {"agent.hidden": (3,)}}, "environment.agent"),
+        ({"settings": {"agent.hidden": (3,)}}, "settings agent.hidden: a backtest takes fields of"),
         ({"settings": ["delay=2"]}, "settings must be a dict"),
         ({"adv": 1e8}, "is the volume that --capacity assumes"),
         ({"capacity": 1}, "capacity must be True or False"),

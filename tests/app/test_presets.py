@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from finrl_pod_app.api.markets import make_market
 from finrl_pod_app.cli.main import run as command
+from finrl_pod_app.prices.stored_prices import with_stored_splits
 from finrl_pod_app.setup.presets import (
     CHANGED_FIRST,
     PRESETS,
@@ -191,6 +193,23 @@ def test_config_with_only_a_built_in_panel_has_its_splits() -> None:
 def test_preset_on_an_unknown_panel_is_refused() -> None:
     with pytest.raises(DataError, match="no panel 'unknown'"):
         preset("quick", "unknown")
+
+
+def test_a_config_without_splits_has_those_of_init_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path))
+    days = pd.bdate_range("2017-01-03", "2022-10-03")
+    closes = 50 + np.random.default_rng(1).normal(0, 1, (len(days), 2))
+    panel = read_frame(pd.DataFrame(closes, days, ["A", "B"]), name="mine")
+    Store().save(panel, {})
+    file = tmp_path / "c.toml"
+    file.write_text('[data]\nname = "mine"\n[features]\nnames = ["return_5"]\n')
+    config = load(file)
+    expected = preset("laptop", "mine").splits
+    assert with_stored_splits(config).splits == expected
+    assert make_market(panel, file).config.splits == expected
+    assert command(["train", str(file), "--dry-run"]) == 0
+    stated = dataclasses.replace(config, splits=dataclasses.replace(config.splits, train=("2017-01-03", "2018-01-03")))
+    assert with_stored_splits(stated) == stated
 
 
 def test_default_splits_if_covered() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,16 +22,17 @@ from finrl_pod.errors import DataError, InputError, RunError
 from finrl_pod.evaluate.attribution import trades_table
 from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.files import read_json
+from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.mandate_checks import validate_mandate
 from finrl_pod.protocols import Strategy
-from finrl_pod.settings.run import RunConfig
+from finrl_pod.settings.run import MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
 from finrl_pod.user_files import is_custom, user_object
 from finrl_pod_app.api import markets, results
 from finrl_pod_app.api import setup as api
 from finrl_pod_app.api.training import TrainedAgent, progress_shown
-from finrl_pod_app.evaluation.backtests import BacktestOptions, in_sample, prepare
+from finrl_pod_app.evaluation.backtests import BacktestOptions, check_settings_apply, in_sample, prepare
 from finrl_pod_app.evaluation.champions import scored_strategy, strategy_identity, trades_scores
 from finrl_pod_app.evaluation.finished_backtest import (
     REFERENCES,
@@ -44,7 +46,7 @@ from finrl_pod_app.evaluation.finished_backtest import (
 from finrl_pod_app.evaluation.orders import MAX_AGE, OrderOptions, account_orders, run_champion
 from finrl_pod_app.prices.stored_prices import backtest_period, check_prices, load_panel, splits_of_panel
 from finrl_pod_app.setup.output_folder import BACKTEST, rewritable_folder
-from finrl_pod_app.setup.overrides import override_config
+from finrl_pod_app.setup.overrides import TRAINING_SETTINGS, override_config
 from finrl_pod_app.setup.presets import for_stored_panel
 
 if TYPE_CHECKING:
@@ -134,8 +136,18 @@ def _inputs(
     """The strategy with its prices, market and bars."""
     if isinstance(strategy, TrainedAgent) and prices is None:
         prices = strategy.market
-    rules = config or (prices.config if isinstance(prices, api.Setup) else RunConfig())
-    tested_strategy, counts_as_look = _strategy_of(strategy, prices, rules)
+    rules = config or (prices.config if isinstance(prices, api.Setup) else None)
+    overrides = (None, options["cost_bps"], options["cash"], options["settings"])
+    given_rules = override_config(rules or RunConfig(), *overrides)
+    tested_strategy, counts_as_look = _strategy_of(strategy, prices, given_rules)
+    if isinstance(tested_strategy, PolicyStrategy):
+        own_rules = _rules_of_agent(tested_strategy)
+        if rules is not None:
+            _check_mandate(own_rules, rules)
+        given_rules = override_config(rules or own_rules, *overrides)
+        tested_strategy = tested_strategy.under(given_rules.environment)
+    rules = given_rules
+    check_settings_apply(tested_strategy, options["settings"])
     if prices is None:
         prices = "sample"
         if isinstance(tested_strategy, PolicyStrategy) and tested_strategy.data_sha256 != Store().show(prices).sha256:
@@ -146,7 +158,6 @@ def _inputs(
     else:
         panel = with_newest_tables(markets.load_prices(prices), tested_strategy)
         splits = splits_of_panel(panel)
-    rules = override_config(rules, None, options["cost_bps"], options["cash"], options["settings"])
     check_prices(rules.environment, panel)
     if isinstance(tested_strategy, PolicyStrategy):
         tested_strategy.check_universe(panel.symbols)
@@ -190,7 +201,41 @@ def _champion_inputs(
         markets.stored_panel(panel)  # where the run finds them
     if config is not None:
         raise InputError(f"the champion of {folder} is tested under the run's own rules; leave out config")
+    if isinstance(prices, api.Setup):
+        _check_own_rules(folder, prices.config)
     return prepare(folder, fix=f", or pass them: fp.backtest({str(folder)!r}, prices)", **options)
+
+
+def _rules_of_agent(agent: PolicyStrategy) -> RunConfig:
+    """The rules that an agent was trained under; its splits and features are not among them."""
+    return RunConfig(environment=agent.rules, mandate=agent.mandate or MandateConfig(base="none"))
+
+
+def _check_mandate(own: RunConfig, rules: RunConfig) -> None:
+    """Raise InputError for rules with another mandate than an agent has: it belongs to what the agent learned."""
+    (trained, other) = (active_mandate(config.mandate) for config in (own, rules))
+    if trained == other:
+        return
+    names = [field.name for field in dataclasses.fields(MandateConfig)]
+    differing = [name for name in names if getattr(own.mandate, name) != getattr(rules.mandate, name)]
+    name = "base" if None in (trained, other) else differing[0]
+    raise InputError(
+        f"an agent keeps the mandate that it was trained under: mandate.{name} = {getattr(own.mandate, name)!r}, and "
+        f"these rules have {getattr(rules.mandate, name)!r}; test it on a market with its own mandate, or train another"
+    )
+
+
+def _check_own_rules(folder: Path, rules: RunConfig) -> None:
+    """Raise InputError for a market with other rules than the run in a folder, whose champion keeps its own."""
+    own = RunDirectory.open(folder).config
+    _check_mandate(own, rules)
+    for field in dataclasses.fields(own.environment):
+        own_value, value = (getattr(config.environment, field.name) for config in (own, rules))
+        if own_value != value and field.name not in TRAINING_SETTINGS:
+            raise InputError(
+                f"the champion of {folder} is tested under the run's own rules, environment.{field.name} = "
+                f"{own_value!r}, and the market has {value!r}; give settings to change them"
+            )
 
 
 def _result(tested: FinishedBacktest) -> results.Backtest:

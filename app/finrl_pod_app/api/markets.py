@@ -17,12 +17,12 @@ from finrl_pod.data.sources.read_options import ReadOptions
 from finrl_pod.data.sources.tables import without_suffix
 from finrl_pod.data.store import Store, describe
 from finrl_pod.errors import ConfigError, DataError
-from finrl_pod.settings.run import BUILT_IN_SPLITS, FeatureConfig, RunConfig, SplitConfig, load, parse
+from finrl_pod.settings.run import FeatureConfig, RunConfig, load, parse
 from finrl_pod.types import Panel
 from finrl_pod_app.api import setup as api
 from finrl_pod_app.prices.stored_prices import names_of
 from finrl_pod_app.setup.overrides import apply_settings, override_config
-from finrl_pod_app.setup.presets import PRESETS, for_panel, preset
+from finrl_pod_app.setup.presets import PRESETS, for_panel, preset, with_fitting_splits
 
 Prices = Annotated[
     Panel | pd.DataFrame | str | Path,
@@ -87,9 +87,7 @@ def make_market(
     if config is None or (isinstance(config, str) and config in PRESETS):
         market_config = fitted_config
     else:
-        default_splits = BUILT_IN_SPLITS.get(market_config.data.name, SplitConfig())
-        if dataclasses.replace(market_config.splits, embargo=default_splits.embargo) == default_splits:
-            market_config = dataclasses.replace(market_config, splits=fitted_config.splits)
+        market_config = with_fitting_splits(market_config, panel.name, panel.times)
         if market_config.features == FeatureConfig():
             market_config = dataclasses.replace(market_config, features=fitted_config.features)
     market_config = with_settings(market_config, settings, cost_bps)

@@ -57,7 +57,7 @@ from finrl_pod.user_files import (
 )
 from finrl_pod_app.evaluation.champions import member_curves, reference_strategy
 from finrl_pod_app.prices.market_setup import make_market, training_env
-from finrl_pod_app.prices.stored_prices import load_panel, load_run_panel, splits_of_panel
+from finrl_pod_app.prices.stored_prices import load_panel, load_run_panel, splits_of_panel, with_stored_splits
 from finrl_pod_app.setup.output_folder import JsonRecord
 
 ENVIRONMENTS, GROUP = 8, 4  # of an audited environment
@@ -337,7 +337,10 @@ def _audit_data(config: RunConfig | None, data: str | None) -> tuple[RunConfig, 
     first of these bars.
     """
     has_own_splits = config is not None or data is None
-    config = config or (RunConfig() if data is None else RunConfig(data=DataConfig(data)))
+    if config is None:
+        config = RunConfig() if data is None else RunConfig(data=DataConfig(data))
+    else:
+        config = with_stored_splits(config)
     panel = load_panel(config)
     if len(panel.times) < MIN_BARS:
         raise DataError(f"an audit needs at least {MIN_BARS} bars, panel {panel.name!r} has {len(panel.times)}")

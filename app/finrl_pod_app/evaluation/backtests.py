@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack, get_args
 
+from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
 from finrl_pod.data.dates import first_moment, last_moment
@@ -29,11 +31,17 @@ from finrl_pod_app.evaluation.finished_backtest import (
     SplitName,
     run_test,
 )
-from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, load_run_panel, splits_of_panel
+from finrl_pod_app.prices.stored_prices import (
+    backtest_period,
+    load_panel,
+    load_run_panel,
+    splits_of_panel,
+    with_stored_splits,
+)
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.setup.output_folder import BACKTEST, rewritable_folder
-from finrl_pod_app.setup.overrides import SettingValue, override_config
+from finrl_pod_app.setup.overrides import SettingValue, override_config, setting_values
 
 if TYPE_CHECKING:
     from finrl_pod.tournament.run_directory import RunDirectory
@@ -111,7 +119,10 @@ def prepare(
         return _prepared_run(target, options, symbols, fix)
     seed = options.get("seed")
     config = _with_options(scoring or base or RunConfig(), options, symbols)
+    config = config if scoring is None else with_stored_splits(config)
     strategy = load_strategy(target, seed) if scoring is None else champions.scored_strategy(target, config)
+    if base is None:  # strategies next to a run are tested under the settings of its champion
+        check_settings_apply(strategy, options.get("settings", ()))
     panel = load_panel(config)
     if scoring is not None:
         validate_mandate(config.mandate, config.environment, panel.symbols)
@@ -122,6 +133,18 @@ def prepare(
     market = _market_for(strategy, config, panel, period.first, period.last)
     inputs = (_result_name(target, strategy), strategy, config, panel, market, period.first, period.last)
     return BacktestInputs(*inputs, _subject(strategy), period=period.name, shows_test=period.shows_test)
+
+
+def check_settings_apply(strategy: Strategy, settings: Sequence[str] | Mapping[str, SettingValue]) -> None:
+    """Raise InputError for a field of [environment] that changes nothing in a backtest of this strategy."""
+    actions = strategy.rules.kind if isinstance(strategy, PolicyStrategy) else None
+    for name in setting_values(settings):
+        if name == "turbulence_limit" and actions is None:
+            raise InputError(f"environment.{name} is a rule of trained agents; {strategy.name} decides itself")
+        if name == "hmax" and actions != "stock_trading":
+            raise InputError(
+                f'environment.{name} is for agents of environment.kind = "stock_trading", and {strategy.name} is none'
+            )
 
 
 @dataclass(frozen=True)
@@ -201,6 +224,12 @@ def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str], 
     period = _period(panel, splits, options, "test" if has_verdict else "validation")
     members = champion_of(run, run.config)
     champion = champions.load_champion(run, members)
+    check_settings_apply(champion, options.get("settings", ()))
+    trained_rules = champion.rules
+    champion = champion.under(config.environment)
+    subject = champions.champion_identity(run.config.sha256, run, members)
+    if champion.rules != trained_rules:  # it decides differently: looks are counted of its own
+        subject = hashlib.sha256(f"{subject}{champion.rules}".encode()).hexdigest()
     if panel.sha256 != run.data_sha256:  # on newer prices also newer values of tables
         panel = with_newest_tables(panel, champion)
     market = champions.champion_market(champion, panel, config)
@@ -208,7 +237,7 @@ def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str], 
     times = panel.times[period.first : period.last + 1]
     return BacktestInputs(
         *(CHAMPION, champion, config, panel, market, period.first, period.last),
-        subject=champions.champion_identity(run.config.sha256, run, members),
+        subject=subject,
         in_sample=in_sample(*dates, times, "the champion was trained or selected"),
         period=period.name,
         shows_test=period.shows_test,

@@ -24,7 +24,7 @@ from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positio
 UNSUPPORTED_SETTINGS = (
     *("delay", "short", "leverage", "fill", "whole_shares", "buy_allocation", "participation", "borrow_fee"),
     *("cash_rates", "per_share", "per_share_minimum", "half_spread", "half_spread_bps", "impact", "delisting_return"),
-    *("tax_short", "tax_long"),
+    *("tax_short", "tax_long", "cost_model"),
 )
 
 

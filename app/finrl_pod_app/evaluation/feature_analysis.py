@@ -11,7 +11,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.feature_analysis import HORIZONS, QUANTILES, analyse_feature, ranks_assets
 from finrl_pod.files import to_plain
 from finrl_pod.settings.run import RunConfig, SplitConfig, load
-from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, splits_of_panel
+from finrl_pod_app.prices.stored_prices import backtest_period, load_panel, splits_of_panel, with_stored_splits
 from finrl_pod_app.report.builder import bars_sentence
 from finrl_pod_app.setup.overrides import override_config
 
@@ -36,6 +36,7 @@ def analyse_features(
     "period", "features": [...]}. Raises ConfigError for prices that are too short for splits.
     """
     settings = override_config(load(config) if config else RunConfig(), data)
+    settings = with_stored_splits(settings) if config else settings
     panel = load_panel(settings)
     splits: SplitConfig | None = None
     if split != "all" and not (start and end):

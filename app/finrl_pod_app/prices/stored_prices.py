@@ -29,7 +29,7 @@ from finrl_pod.errors import ConfigError, DataError, count_text
 from finrl_pod.settings.run import BUILT_IN_SPLITS, EnvironmentConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
-from finrl_pod_app.setup.presets import propose_splits
+from finrl_pod_app.setup.presets import propose_splits, states_splits, with_fitting_splits
 
 
 def load_panel(config: RunConfig) -> Panel:
@@ -119,6 +119,18 @@ def splits_of_panel(panel: Panel) -> SplitConfig:
     """Splits of a panel that no config describes: the default ones if they fit, else 70, 15 and 15 percent."""
     first, last = (panel.times[i].astype("datetime64[D]").item() for i in (0, -1))
     return propose_splits(first, last, BUILT_IN_SPLITS.get(panel.name))
+
+
+def with_stored_splits(config: RunConfig, resumed: Path | None = None) -> RunConfig:
+    """The config of a run with the splits that `finrl-pod init` writes for its stored prices, if it states none.
+
+    resumed: folder of a run that keeps its splits, also after bars were appended. Raises DataError without the panel.
+    """
+    if config.environment.kind == "custom" or config.data.name in BUILT_IN_SPLITS or states_splits(config):
+        return config
+    if resumed is not None and RunDirectory.is_run(resumed):
+        return dataclasses.replace(config, splits=RunDirectory(resumed).config.splits)
+    return with_fitting_splits(config, config.data.name, Store().load(config.data.name).times)
 
 
 QueryValue = str | bool | int | float | Sequence[str] | None  # of a query in a manifest

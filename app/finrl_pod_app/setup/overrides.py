@@ -13,6 +13,9 @@ from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.settings.toml import closest_key, parse_toml
 
+# Fields of [environment] that only training reads.
+TRAINING_SETTINGS = ("kind", "source", "evaluation_episodes", "window", "reward", "risk_aversion", "envs", "group")
+
 SettingValue = bool | int | float | str | np.generic | PurePath | Sequence[object] | None  # see `plain_value`
 
 
@@ -25,7 +28,8 @@ def override_config(
 ) -> RunConfig:
     """The config with the given overrides. settings: fields of [environment], or `name=value` lines in TOML notation.
 
-    Raises InputError for a cost or cash out of range, ConfigError for an unknown field or an invalid value.
+    Raises InputError for a cost or cash out of range, ConfigError for an unknown field, an invalid value, and a field
+    that changes nothing outside of training.
     """
     if cost_bps is not None and not 0 <= cost_bps < 10_000:
         raise InputError(f"cost_bps must be at least 0 and below 10000, got {cost_bps:g}")
@@ -36,11 +40,24 @@ def override_config(
         environment = dataclasses.replace(environment, cost_bps=cost_bps)
     if cash is not None:
         environment = dataclasses.replace(environment, cash=cash)
-    source = config.data if data is None else dataclasses.replace(config.data, name=data, symbols=(), chosen="")
-    new_config = dataclasses.replace(config, environment=environment, data=source)
-    values = settings if isinstance(settings, Mapping) else dict(map(parse_setting, settings))
-    assignments = [(f"environment.{name.removeprefix('environment.')}", value) for name, value in values.items()]
-    return apply_settings(new_config, assignments, "settings" if isinstance(settings, Mapping) else "--set")
+    prices = config.data if data is None else dataclasses.replace(config.data, name=data, symbols=(), chosen="")
+    new_config = dataclasses.replace(config, environment=environment, data=prices)
+    source = "settings" if isinstance(settings, Mapping) else "--set"
+    values = setting_values(settings)
+    for name in values:
+        if name in TRAINING_SETTINGS:
+            raise ConfigError(f"{source} {name}: it acts in training alone; train with it, and leave it out here")
+        if "." in name:
+            raise ConfigError(
+                f"{source} {name}: a backtest takes fields of [environment] alone, and a run keeps its other sections"
+            )
+    return apply_settings(new_config, [(f"environment.{name}", value) for name, value in values.items()], source)
+
+
+def setting_values(settings: Sequence[str] | Mapping[str, SettingValue]) -> dict[str, SettingValue]:
+    """Values by the name of their field of [environment]. Raises InputError as `parse_assignment`."""
+    pairs = settings.items() if isinstance(settings, Mapping) else map(parse_assignment, settings)
+    return {name.removeprefix("environment."): value for name, value in pairs}
 
 
 def override_run(

@@ -191,6 +191,26 @@ def propose_splits(first: date, last: date, default: SplitConfig | None = None) 
     return SplitConfig(train, validation, test)
 
 
+def states_splits(config: RunConfig) -> bool:
+    """Whether a config names its splits: other dates than the defaults of its prices."""
+    default = BUILT_IN_SPLITS.get(config.data.name, SplitConfig())
+    return dataclasses.replace(config.splits, embargo=default.embargo) != default
+
+
+def with_fitting_splits(config: RunConfig, name: str, times: Times) -> RunConfig:
+    """The config with the splits that `finrl-pod init` writes for these prices, if it states none.
+
+    name, times: of the panel.
+    """
+    if states_splits(config):
+        return config
+    first, last = (times[i].astype("datetime64[D]").item() for i in (0, -1))
+    splits = propose_splits(first, last, BUILT_IN_SPLITS.get(name))
+    if name not in BUILT_IN_SPLITS:
+        splits = on_trading_days(splits, times)
+    return dataclasses.replace(config, splits=dataclasses.replace(splits, embargo=config.splits.embargo))
+
+
 def on_trading_days(splits: SplitConfig, times: Times) -> SplitConfig:
     """The same splits with dates on which there are bars: the first and last of each. times: [T] of the panel."""
     days = np.unique(times.astype("datetime64[D]"))

@@ -42,7 +42,7 @@ from finrl_pod.types import BacktestResult, Panel
 from finrl_pod.user_files import pinned, unpinned
 from finrl_pod_app.evaluation.champions import period_of, reference_strategy, strategy_identity
 from finrl_pod_app.prices.market_setup import with_effective_settings
-from finrl_pod_app.prices.stored_prices import load_panel
+from finrl_pod_app.prices.stored_prices import load_panel, with_stored_splits
 from finrl_pod_app.setup.doctor import pick_device
 from finrl_pod_app.setup.output_folder import ENSEMBLE, JsonRecord, locked_folder
 from finrl_pod_app.training.walkforward import (
@@ -181,7 +181,7 @@ def run_ensemble(
     registry.check_writable()
     if resume:
         config = RunDirectory(_run_folder(out, 1, options.algorithms[0])).with_tables(config)
-    config = pinned(config)
+    config = pinned(with_stored_splits(config))
     panel = load_panel(config)
     configs = {name: algorithm_config(config, name, options.samples) for name in options.algorithms}
     folds = quarter_folds(config, panel, options.quarters)

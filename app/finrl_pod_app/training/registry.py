@@ -20,7 +20,7 @@ from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.tournament.progress import ProgressCallback
 from finrl_pod.types import Panel
 from finrl_pod_app.prices.price_updates import update_prices
-from finrl_pod_app.prices.stored_prices import load_panel
+from finrl_pod_app.prices.stored_prices import load_panel, with_stored_splits
 from finrl_pod_app.training.tournaments import run_tournament
 
 
@@ -134,6 +134,7 @@ def retrain(
     if dropped_symbols:
         on_note(f"left out of data.symbols and groups, as {name!r} lacks them: {', '.join(dropped_symbols)}")
     panel = load_panel(config)
+    config = with_stored_splits(config, out if resume else None)
     config = dataclasses.replace(config, splits=moved_splits(config.splits, panel))
     run_tournament(config, out, resume=resume, device=device, progress=progress)
     verdict = read_verdict(out)

@@ -45,7 +45,7 @@ from finrl_pod_app.prices.market_setup import (
     training_env,
     with_effective_settings,
 )
-from finrl_pod_app.prices.stored_prices import load_panel, panel_to_resume
+from finrl_pod_app.prices.stored_prices import load_panel, panel_to_resume, with_stored_splits
 from finrl_pod_app.report.builder import bootstrap_band, build_report, leaderboard_rows, subject_of
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.html import write_page, write_report
@@ -90,7 +90,7 @@ def run_tournament(
     else:
         RunDirectory.check_new(out)  # before prices are read
     check_room(out)
-    config, unused_note = with_effective_settings(pinned(config))
+    config, unused_note = with_effective_settings(pinned(with_stored_splits(config, out if resume else None)))
     if unused_note:
         on_note(unused_note)
     if config.environment.kind == "custom":
@@ -230,7 +230,7 @@ def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOp
     needs more memory than is free; FeatureError for features that the panel does not have or that cannot be computed.
     """
     engine.check()
-    config, unused_note = with_effective_settings(pinned(config))
+    config, unused_note = with_effective_settings(pinned(with_stored_splits(config)))
     check_ranges(config)
     shards = 1 if engine.shards is None else engine.shards
     estimate = check_memory(config, Store().show(config.data.name), pick_device(device), shards)

@@ -65,7 +65,7 @@ from finrl_pod_app.evaluation.champions import (
 from finrl_pod_app.evaluation.mandate_report import attribution_of
 from finrl_pod_app.evaluation.promotion import EvaluationContext, check_lengths
 from finrl_pod_app.prices.market_setup import check_settings, make_market, training_env, with_effective_settings
-from finrl_pod_app.prices.stored_prices import load_panel
+from finrl_pod_app.prices.stored_prices import load_panel, with_stored_splits
 from finrl_pod_app.report.builder import build_report
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.setup.doctor import installed_versions, pick_device
@@ -105,7 +105,7 @@ def run_walkforward(
     registry.check_writable()
     if resume:
         config = RunDirectory(_run_folder(out, 1, config.seed)).with_tables(config)
-    config, _ = with_effective_settings(pinned(config))
+    config, _ = with_effective_settings(pinned(with_stored_splits(config)))
     panel = load_panel(config)
     planned_folds = plan(config, panel, folds)
     test_bars = planned_folds[-1].test.last - planned_folds[0].test.first + 1
