@@ -427,6 +427,7 @@ def index_rules(rules: ExecutionRules) -> ExecutionRules:
     An index level has neither volume, quoted spread nor a number of shares: constant proportional costs, interest and
     delay remain.
     """
+    rules = replace(rules, whole_shares=False)
     frictions = rules.frictions
     if frictions is None:
         return rules

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.setup.overrides import apply_settings
+from finrl_pod_app.setup.presets import config_text
 
 import finrl_pod as fp
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.settings.run import PPOConfig, RunConfig
-from tests.app.small_run import isolated_folders
+from finrl_pod.settings.run import DataConfig, PPOConfig, RunConfig
+from tests.app.small_run import isolated_folders, small_config
 
 SPAN = {"start": "2020-02-03", "end": "2020-09-30"}
 
@@ -91,7 +94,7 @@ def test_settings_take_values_of_numpy_and_paths() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"benchmark": 3}, "benchmark must be text or None, got 3"),
+        ({"benchmark": 3}, "benchmark must be text or a Series of index values or None, got 3"),
         ({"benchmark": "inverse_volatility"}, "is the tested strategy"),
         ({"orders": {"stop": 0.1}}, "orders takes shares such as stop_loss"),
         ({"orders": {"stop_loss": "5%"}}, 'orders must be shares such as {"stop_loss": 0.05} or None'),
@@ -110,3 +113,55 @@ def test_settings_take_values_of_numpy_and_paths() -> None:
 def test_options_that_do_not_fit_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises((InputError, ConfigError), match=message):
         fp.backtest("inverse_volatility", "main", **{**SPAN, **arguments})
+
+
+def test_a_symbol_that_is_not_traded_is_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    traded = fp.load_prices("main", symbols=["S0", "S1"])
+    full = fp.load_prices("main")
+    first = int(np.searchsorted(full.times, np.datetime64(SPAN["start"])))
+    held = fp.backtest("inverse_volatility", traded, **SPAN, benchmark="S3", cost_bps=0)
+    close = full.close[first:, 3]
+    growth = close[len(held.result.equity) - 1] / close[1]  # fills at the next close
+    assert held.baselines["S3"].equity[-1] == pytest.approx(1e6 * growth)
+    assert held.comparison().base == held.benchmark == "S3"
+    config = dataclasses.replace(small_config(), data=DataConfig("main", ("S0", "S1")))
+    (tmp_path / "c.toml").write_text(config_text(config))
+    (tmp_path / "own.py").write_text("import numpy as np\n\ndef own(panel):\n    return np.ones(panel.close.shape)\n")
+    target = ["backtest", "--scores", f"{tmp_path / 'own.py'}:own", "--config", str(tmp_path / "c.toml")]
+    assert run([*target, "--benchmark", "S3", "--cost-bps", "0", "--start", SPAN["start"], "--end", SPAN["end"],
+                "--json"]) == 0  # fmt: skip
+    report = json.loads(capsys.readouterr().out)["test"]
+    assert report["benchmark"] == "S3"
+    assert report["strategies"]["S3"]["cumulative_return"] == pytest.approx(growth - 1)
+
+
+def test_index_values_are_a_benchmark() -> None:
+    panel = fp.load_prices("main")
+    days = pd.DatetimeIndex(panel.times)
+    levels = pd.Series(20_000.0 + np.arange(len(days)), days, name="^DJI")
+    tested = fp.backtest("inverse_volatility", panel, **SPAN, benchmark=levels, cash=1_000, settings={"cost_bps": 0})
+    on_span = levels[SPAN["start"] : SPAN["end"]]
+    equity = tested.baselines["^DJI"].equity  # a fraction of the index, with whole shares too
+    assert equity[-1] == pytest.approx(1_000 * on_span.iloc[-1] / on_span.iloc[1])
+    assert tested.benchmark == "^DJI"
+    in_zone = pd.Series(levels.to_numpy(), days.tz_localize("America/New_York"), name="^DJI")
+    other = fp.backtest("inverse_volatility", panel, **SPAN, benchmark=in_zone, cash=1_000, settings={"cost_bps": 0})
+    np.testing.assert_array_equal(other.baselines["^DJI"].equity, equity)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.drop(x.index[60]), "has no price on 2020-03-01"),
+        (lambda x: x.reset_index(drop=True), "dates as its index"),
+        (lambda x: x.pct_change(), "no returns"),
+        (lambda x: pd.concat([x, x]), "one for each date"),
+        (lambda x: x.rename("equal_weight"), "rename the Series"),
+        (lambda x: x.astype(str) + "?", "Series of numbers"),
+    ],
+)
+def test_index_values_that_do_not_fit_are_refused(change: Callable[[pd.Series], pd.Series], message: str) -> None:
+    panel = fp.load_prices("main")
+    levels = 100 - np.random.default_rng(0).random(len(panel.times))
+    with pytest.raises(InputError, match=message):
+        fp.backtest("equal_weight", panel, **SPAN, benchmark=change(pd.Series(levels, panel.times)))

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from finrl_pod_app.evaluation.audit import Audit
 
 
+IndexOrName = Annotated[str | pd.Series, "text or a Series of index values"]
 OrderShares = Annotated[Mapping[str, float], 'shares such as {"stop_loss": 0.05}']
 
 
@@ -71,7 +72,7 @@ def backtest(
     execution: Execution = "weights",
     orders: OrderShares | None = None,
     flows: str | Path | float | None = None,
-    benchmark: str | None = None,
+    benchmark: IndexOrName | None = None,
     capacity: bool = False,
     adv: float | None = None,
     out: str | Path | None = None,
@@ -90,11 +91,12 @@ def backtest(
     its value, starting cash, and fields of [environment] such as {"environment.delay": 2}, instead of the config.
     execution: "paper" trades with the orders of the paper-trading daemon. orders: stops and limits, such as
     {"stop_loss": 0.05}. flows: deposits and, negative, withdrawals: a CSV file with columns date and amount, or an
-    amount for each month. benchmark: a symbol (bought and held), a baseline, or file.py:Class to compare with.
-    capacity: also simulate larger accounts; adv: average daily volume of an asset in currency for it, where data have
-    none. out: folder for report.html, which needs no other file, and bars, weights and attribution as tables. Figures
-    equal `finrl-pod backtest` with the same options. Each test result of a strategy that is not a baseline counts as a
-    look. Raises InputError and DataError for bad input.
+    amount for each month. benchmark: a symbol (bought and held) of the prices, or of the stored ones that they were
+    selected from, a Series of index values by date, a baseline, or file.py:Class to compare with. capacity: also
+    simulate larger accounts; adv: average daily volume of an asset in currency for it, where data have none. out:
+    folder for report.html, which needs no other file, and bars, weights and attribution as tables. Figures equal
+    `finrl-pod backtest` with the same options. Each test result of a strategy that is not a baseline counts as a look.
+    Raises InputError and DataError for bad input.
     """
     if isinstance(strategy, Panel | pd.DataFrame | api.Setup):
         raise InputError("the strategy comes first, then the prices: fp.backtest('equal_weight', prices)")
@@ -119,7 +121,7 @@ def _terms(
     execution: Execution,
     orders: OrderShares | None,
     flows: str | Path | float | None,
-    benchmark: str | None,
+    benchmark: IndexOrName | None,
     capacity: bool,
     adv: float | None,
 ) -> BacktestTerms:

@@ -94,8 +94,8 @@ def backtest(
         str | None,
         typer.Option(
             metavar="SYMBOL|NAME",
-            help="Compare with a symbol (bought and held), a baseline, or file.py:Class; default: the index, "
-            "else equal weight.",
+            help="Compare with a symbol of the stored prices (bought and held), traded or not, a baseline, or "
+            "file.py:Class; default: the index, else equal weight.",
         ),
     ] = None,
     capacity: Annotated[

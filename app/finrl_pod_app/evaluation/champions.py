@@ -1,4 +1,4 @@
-"""Champions of runs, their reference, identity and trial log; and the benchmark of a backtest."""
+"""Champions of runs, their reference, identity and trial log."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import inspect
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
 
 from finrl_pod_envs.member_accounts import simulate_members
-from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES, BuyAndHold, make_baseline, run_baseline
+from finrl_pod_strategies.baselines import make_baseline
 from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy, strategy_hash
+from finrl_pod_strategies.user_strategy import UserStrategy, strategy_hash
 
 from finrl_pod.data.features import register
 from finrl_pod.data.splits import Span, Splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.backtest import AccountCurves, backtest
+from finrl_pod.evaluate.backtest import AccountCurves
 from finrl_pod.files import to_plain
 from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.market.mandate import active_mandate, without_name_limits
@@ -32,8 +30,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers
-from finrl_pod.types import AgentSnapshot, BacktestResult, Floats, MarketTensor, Panel, Tensor
-from finrl_pod.user_files import is_file_reference
+from finrl_pod.types import AgentSnapshot, Floats, MarketTensor, Panel, Tensor
 from finrl_pod_app.evaluation.compiled_backtests import backtest_decisions
 
 # Part of identities: raised when the same weights decide differently than before.
@@ -168,44 +165,3 @@ def _hash_weights(digest: hashlib._Hash, weights: Mapping[str, Tensor]) -> None:
     for name in sorted(weights):
         digest.update(name.encode())
         digest.update(weights[name].cpu().contiguous().numpy().tobytes())
-
-
-@dataclass(frozen=True, eq=False)
-class BenchmarkAccount:
-    """The strategy of a benchmark. subject: its identity in the registry of looks, None for baselines and symbols."""
-
-    strategy: Strategy
-    subject: str | None = None
-
-    def result(self, panel: Panel, period: MarketPeriod) -> BacktestResult:
-        """Backtest it, traded to exact weights. Raises InputError without an index."""
-        strategy = self.strategy
-        if strategy.name in BASELINES and self.subject is None:
-            return run_baseline(strategy.name, panel, period)
-        if not set(strategy.feature_names) <= set(period.market.feature_names):
-            fit = (0, len(panel.times) - 1)
-            market = build_market(panel, strategy.feature_names, fit, period.market.fill_rule)  # type: ignore[arg-type]
-            period = replace(period, market=market)
-        return backtest(strategy, panel, period)
-
-
-def find_benchmark(name: str, tested_name: str, panel: Panel) -> BenchmarkAccount:
-    """The benchmark of a strategy: a symbol of the panel, a baseline by name, or `file.py:Class`.
-
-    tested_name: name of the strategy in results. Raises InputError for an unknown name, and for the tested strategy
-    itself.
-    """
-    if is_file_reference(name):
-        account = BenchmarkAccount(load_user_strategy(name, None), strategy_hash(name, None))
-    elif name in panel.symbols:
-        account = BenchmarkAccount(BuyAndHold(name))
-    elif name in BASELINES or name in SEEDED_BASELINES:
-        account = BenchmarkAccount(make_baseline(name))
-    else:
-        names = (*BASELINES, *SEEDED_BASELINES, *panel.symbols)
-        close = get_close_matches(name, names, n=1)
-        hint = f"did you mean {close[0]}?" if close else "give a symbol of the panel, a baseline, or file.py:Class"
-        raise InputError(f"unknown benchmark {name!r}: {hint}")
-    if account.strategy.name == tested_name:
-        raise InputError(f"the benchmark {name!r} is the tested strategy: choose another")
-    return account

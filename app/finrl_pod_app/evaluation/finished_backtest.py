@@ -30,6 +30,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel
 from finrl_pod_app.evaluation import champions
+from finrl_pod_app.evaluation.benchmarks import Benchmark, BenchmarkAccount, find_benchmark
 from finrl_pod_app.evaluation.compiled_backtests import backtest_decisions
 from finrl_pod_app.evaluation.mandate_report import attribution_of, comparison, mandate_parts, mandate_period
 from finrl_pod_app.evaluation.score_attribution import score_attribution
@@ -77,7 +78,7 @@ class BacktestInputs:
         environment = self.config.environment
         return MarketPeriod(self.market, self.first, self.last, rules_of(environment), environment.cash, self.flows)
 
-    def log_look(self, benchmark: champions.BenchmarkAccount | None = None) -> LookCount | None:
+    def log_look(self, benchmark: BenchmarkAccount | None = None) -> LookCount | None:
         """Log a look at its bars, by the strategy or by its benchmark; returns its number and the count of all looks.
 
         None for a baseline, and for bars before the test split: only results on test count as looks.
@@ -97,9 +98,9 @@ class BacktestTerms:
     execution: "weights" trades to the target weights under the rules of the environment, "paper" with the orders of the
     paper-trading daemon, under its config `paper` or the defaults; cost_bps, cash: instead of those in `paper`. orders:
     stops and limits, instead of the orders of the strategy. flows: deposits and withdrawals, see `read_flows`; the
-    savings plan is then compared too. benchmark: what the metrics compare with: a symbol (bought and held), a baseline,
-    or `file.py:Class`; default: the index of the prices, else equal weight. capacity: also simulate larger accounts,
-    with market impact; adv: average daily volume of each asset in currency for it, instead of the volumes in the data.
+    savings plan is then compared too. benchmark: what the metrics compare with, see `find_benchmark`; default: the
+    index of the prices, else equal weight. capacity: also simulate larger accounts, with market impact; adv: average
+    daily volume of each asset in currency for it, instead of the volumes in the data.
     """
 
     execution: Execution = "weights"
@@ -108,7 +109,7 @@ class BacktestTerms:
     cash: float | None = None
     orders: OrderRules | None = None
     flows: str | Path | float | None = None
-    benchmark: str | None = None
+    benchmark: Benchmark | None = None
     capacity: bool = False
     adv: float | None = None
 
@@ -151,7 +152,7 @@ class FinishedBacktest:
     recording: RecordingStrategy | None = None
     rules: tuple[str, ...] = ()
     cost_bps: float | None = None
-    benchmark_account: champions.BenchmarkAccount | None = None
+    benchmark_account: BenchmarkAccount | None = None
     look: LookCount | None = None
     capacity: Capacity | None = None
 
@@ -241,7 +242,7 @@ def run_test(
     inputs = terms.apply_to(inputs)
     benchmark_account = None
     if terms.benchmark is not None:
-        benchmark_account = champions.find_benchmark(terms.benchmark, inputs.name, inputs.panel)
+        benchmark_account = find_benchmark(terms.benchmark, inputs.name, inputs.panel)
     if terms.execution == "paper":
         finished = _on_paper(inputs, terms, benchmark_account)
     else:
@@ -274,7 +275,7 @@ def _capacity(
 
 
 def _on_weights(
-    inputs: BacktestInputs, benchmark_account: champions.BenchmarkAccount | None, *, for_report: bool
+    inputs: BacktestInputs, benchmark_account: BenchmarkAccount | None, *, for_report: bool
 ) -> FinishedBacktest:
     """Trade to exact target weights."""
     recorder = None
@@ -318,7 +319,7 @@ def run_references(tested_name: str, panel: Panel, period: MarketPeriod) -> dict
 
 
 def _on_paper(
-    inputs: BacktestInputs, options: BacktestTerms, benchmark_account: champions.BenchmarkAccount | None
+    inputs: BacktestInputs, options: BacktestTerms, benchmark_account: BenchmarkAccount | None
 ) -> FinishedBacktest:
     """Trade with the orders of the daemon.
 
