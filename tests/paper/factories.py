@@ -139,7 +139,7 @@ class FixedSource:
 
 
 class NoHeartbeat:
-    def beat(self, *, trading: bool) -> None:
+    def beat(self, *, recovered: bool, trading: bool) -> None:
         pass
 
 

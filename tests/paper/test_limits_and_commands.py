@@ -72,13 +72,18 @@ def test_halt_issued_while_stopped_applies_after_restarts(tmp_path: Path) -> Non
     sim = SimulatedDaemon(tmp_path)
     sim.day(DAY)
     sent = sim.broker.called("submit")
+    assert sim.daemon.trading
     enqueue(sim.store, CommandName.HALT, sim.clock.now())
     sim.restart()
     sim.day(date(2024, 1, 11))
     sim.restart()
     assert sim.daemon._c.risk.state is RiskState.HALTED
     sim.day(date(2024, 1, 12))
+    assert not sim.daemon.trading
     assert sim.broker.called("submit") == sent
+    enqueue(sim.store, CommandName.RESUME, sim.clock.now())
+    sim.day(date(2024, 1, 16))
+    assert sim.daemon.trading
 
 
 @pytest.mark.slow

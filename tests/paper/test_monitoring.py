@@ -145,15 +145,21 @@ def test_stalled_loop_is_reported_as_unhealthy(tmp_path: Path, monkeypatch: pyte
     assert not heart.alive
     with monkeypatch.context() as without_fsync:  # it is written every second
         without_fsync.setattr(os, "fsync", lambda _: pytest.fail("a heartbeat need not outlive a power failure"))
-        heart.beat(trading=True)
+        heart.beat(recovered=True, trading=True)
     assert heart.alive
     assert json.loads(file.read_text())["trading"] is True
-    server = HealthServer(0, heart, lambda: {"equity": 123.5})
+    server = HealthServer(0, heart, lambda: {"equity": 123.5, "state": 2.0})
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health") as answer:
             assert json.loads(answer.read()) == {"alive": True, "trading": True}
         with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
-            assert "finrl_pod_equity 123.5" in answer.read().decode()
+            text = answer.read().decode()
+        assert "finrl_pod_equity 123.5" in text
+        assert "# HELP finrl_pod_state 0 active, 1 reducing" in text
+        heart.beat(recovered=True, trading=False)  # a halt
+        assert json.loads(file.read_text())["trading"] is False
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health") as answer:
+            assert json.loads(answer.read()) == {"alive": True, "trading": False}
         monkeypatch.setattr(health, "STALE_AFTER", 0.0)
         with pytest.raises(HTTPError) as refused:
             urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health")
@@ -172,9 +178,9 @@ def test_systemd_is_notified_of_every_beat(tmp_path: Path, monkeypatch: pytest.M
         systemd.settimeout(5)
         monkeypatch.setenv("NOTIFY_SOCKET", address)
         heart = Heartbeat()
-        heart.beat(trading=False)
+        heart.beat(recovered=False, trading=False)
         assert systemd.recv(100) == b"WATCHDOG=1"
-        heart.beat(trading=True)
+        heart.beat(recovered=True, trading=False)
         assert b"READY=1" in systemd.recv(100)
 
 

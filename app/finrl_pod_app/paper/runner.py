@@ -74,7 +74,7 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
         daemon = build_daemon(config, store, broker, feed, sources, clock, heartbeat, alerts.send)
 
         def is_well() -> bool:
-            return heartbeat.alive and heartbeat.trading and not daemon.in_outage
+            return heartbeat.alive and heartbeat.recovered and not daemon.in_outage
 
         if os.environ.get(PING):
             closing.callback(DeadManPing(os.environ[PING], PING_SECONDS, is_well, log).close)

@@ -21,6 +21,11 @@ ADDRESS = "127.0.0.1"
 HEARTBEAT_INTERVAL = 1.0  # real seconds between two writes
 STALE_AFTER = 60.0  # real seconds; every call to a broker ends sooner, so an older heartbeat means a hanging loop
 Metrics = Callable[[], Mapping[str, float]]
+MEANINGS = {
+    "state": "0 active, 1 reducing (only orders that reduce a position), 2 halted (no orders)",
+    "trading": "1 if orders may be sent, 0 before recovery, in a halt, an outage, a block or a mismatch",
+    "distance_to_target": "distance of the holdings to their target, as a part of equity",
+}  # of gauges whose names do not say it
 
 
 class Heartbeat:
@@ -29,18 +34,20 @@ class Heartbeat:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._last = float("-inf")
+        self.recovered = False
         self.trading = False
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
 
-    def beat(self, *, trading: bool) -> None:
-        """Record a sign of life. Cheap to call often. trading: recovery is complete."""
+    def beat(self, *, recovered: bool, trading: bool) -> None:
+        """Record a sign of life. Cheap to call often. recovered: recovery is complete. trading: orders may be sent."""
         now = time.monotonic()
-        if now - self._last < HEARTBEAT_INTERVAL and trading == self.trading:
+        if now - self._last < HEARTBEAT_INTERVAL and (recovered, trading) == (self.recovered, self.trading):
             return
         self._last = now
+        self.recovered = recovered
         self.trading = trading
-        _notify_systemd("WATCHDOG=1\nREADY=1" if trading else "WATCHDOG=1")
+        _notify_systemd("WATCHDOG=1\nREADY=1" if recovered else "WATCHDOG=1")
         if self._path is not None:
             beat = {"at": datetime.now(UTC).isoformat(), "pid": os.getpid(), "trading": trading}
             with contextlib.suppress(OSError):  # on a full disk, the file goes stale and monitoring reports it
@@ -89,7 +96,7 @@ def _handler(heartbeat: Heartbeat, metrics: Metrics) -> type[BaseHTTPRequestHand
         def collect(self) -> Any:
             values = {"heartbeat_age_seconds": heartbeat.age, "trading": float(heartbeat.trading), **metrics()}
             for name, value in values.items():
-                yield GaugeMetricFamily(f"finrl_pod_{name}", name.replace("_", " "), value=value)
+                yield GaugeMetricFamily(f"finrl_pod_{name}", MEANINGS.get(name, name.replace("_", " ")), value=value)
 
     registry = CollectorRegistry()
     registry.register(Collector())

@@ -29,7 +29,10 @@ LATEST_ALERTS = 5
 
 @dataclass(frozen=True)
 class HeartbeatStatus:
-    """Content and age of the heartbeat file. known: False if there is none, and the other fields are None."""
+    """Content and age of the heartbeat file. known: False if there is none, and the other fields are None.
+
+    trading: orders may be sent.
+    """
 
     known: bool
     age_seconds: float | None = None

@@ -36,7 +36,7 @@ from finrl_pod.paper.execution.risk import RiskManager
 from finrl_pod.paper.execution.stream_monitor import STALE_STREAM_SECONDS, StreamMonitor
 from finrl_pod.paper.execution.trader import StrategySource, TradingComponents
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import CommandName, pending_commands
+from finrl_pod.paper.journal.commands import CommandName, RiskState, pending_commands
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.store import Store, moment
 from finrl_pod.paper.monitoring.health import Heartbeat
@@ -78,7 +78,7 @@ class Daemon:
         self._outage_alerted = False
         self._refusals: list[float] = []  # monotonic times at which the keys were refused, since they last worked
         self._block = ""  # why the broker takes no orders, in the last alert
-        self.trading = False
+        self._recovered = False
         self._last_summary = components.ledger.store.last(schema.alerts, schema.alerts.c.kind == SUMMARY)
 
     # ------------------------------------------------------------------ start and stop
@@ -137,6 +137,12 @@ class Daemon:
         """True while the broker or the prices are unavailable, from the alert on."""
         return self._outage_alerted
 
+    @property
+    def trading(self) -> bool:
+        """True if orders may be sent: after recovery, without a halt, an outage, a block or a mismatch."""
+        is_stopped = self.in_outage or self._block or self._c.reconciler.differences
+        return self._recovered and not is_stopped and self._c.risk.state is not RiskState.HALTED
+
     def step(self) -> None:
         """Run one iteration of the loop: recover if needed, execute commands, do what is due, and wait.
 
@@ -184,7 +190,7 @@ class Daemon:
         end = self._time.monotonic() + seconds
         end_time = self._time.now() + timedelta(seconds=seconds)
         while (left := min(end - self._time.monotonic(), (end_time - self._time.now()).total_seconds())) > 0:
-            self._heartbeat.beat(trading=self.trading)
+            self._heartbeat.beat(recovered=self._recovered, trading=self.trading)
             if self._check_commands() and interruptible:
                 return
             if interruptible and abs(self._time.clock_slip) > MAX_CLOCK_SLIP:
@@ -194,10 +200,10 @@ class Daemon:
     # ------------------------------------------------------------------ one iteration
 
     def _iterate(self) -> None:
-        self._heartbeat.beat(trading=self.trading)
+        self._heartbeat.beat(recovered=self._recovered, trading=self.trading)
         self._check_clock()
         self._check_commands()  # a halt submitted while the daemon was down applies before anything is sent
-        if not self.trading:
+        if not self._recovered:
             self._recover()
         for command in pending_commands(self._c.ledger.store):
             self._control.execute(command, self.stop)
@@ -325,7 +331,7 @@ class Daemon:
         self.trader.alert_untraded_positions()
         self._record_missed_decisions()
         c.stream.reset()
-        self.trading = True
+        self._recovered = True
 
     def _record_missed_decisions(self) -> None:
         """Record decisions missed while the daemon was down, except the last one if it is still in time."""

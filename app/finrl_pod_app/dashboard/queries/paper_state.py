@@ -71,7 +71,7 @@ def daemon_status(journal: Journal, now: datetime) -> StatusBadge:
         return StatusBadge("daemon", "bad", "Daemon: not responding", f"no heartbeat for {age(seconds)}")
     if seconds > LATE_AFTER:
         return StatusBadge("daemon", "warning", "Daemon: late", f"last heartbeat {age(seconds)} ago")
-    return StatusBadge("daemon", "good", "Daemon: running", "trading" if trading else "recovering")
+    return StatusBadge("daemon", "good", "Daemon: running", "trading" if trading else "no orders are sent now")
 
 
 def price_status(journal: Journal, now: datetime) -> StatusBadge:
