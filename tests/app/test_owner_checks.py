@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from finrl_pod_app.paper.owner_checks import CheckResult, check_start
 
 from finrl_pod.errors import AuthenticationError
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.store import JournalLock
 from finrl_pod.paper.settings import DataSettings, MonitoringSettings, PaperConfig
 from tests.paper.factories import SimulatedDaemon, config
 
@@ -29,7 +32,7 @@ class Trailing:
 class Expanding(Trailing):
     feature_names = (__file__ + ":expanding",)
 """
-NAMES = ["keys", "account", "calendar", "clock", "receivers", "data", "champion", "limits"]
+NAMES = ["journal", "port", "keys", "account", "calendar", "clock", "receivers", "data", "champion", "limits"]
 
 
 @pytest.fixture
@@ -97,6 +100,45 @@ def test_damaged_row_of_the_journal_fails_the_account(sim: SimulatedDaemon) -> N
 def test_receiver_without_its_secret_fails(sim: SimulatedDaemon) -> None:
     settings = dataclasses.replace(sim.config, monitoring=MonitoringSettings(webhook="https://example.com/hook"))
     assert statuses(settings)["receivers"] == "failed"
+
+
+@pytest.mark.parametrize("url", ["foo://x", "slack://badurl", "nonsense-of-a-token"])
+def test_receiver_that_apprise_cannot_use_fails(
+    sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("FINRL_POD_ALERT_URLS", "json://127.0.0.1:9")
+    assert statuses(sim.config)["receivers"] == "ok"
+    monkeypatch.setenv("FINRL_POD_ALERT_URLS", f"json://127.0.0.1:9 {url}")
+    receivers = check_start(sim.config, allow_unpromoted=False).checks[NAMES.index("receivers")]
+    assert receivers.status == "failed"
+    assert "address 2 (" in receivers.detail
+    assert url not in receivers.detail
+
+
+def test_journal_without_room_or_in_an_unusable_place_fails(
+    sim: SimulatedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    for journal in (tmp_path / "file" / "journal.sqlite", tmp_path):
+        assert statuses(dataclasses.replace(sim.config, journal=str(journal)))["journal"] == "failed"
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    journal_check = check_start(sim.config, allow_unpromoted=False).checks[NAMES.index("journal")]
+    assert (journal_check.status, "No space left" in journal_check.detail) == ("failed", True)
+
+
+def test_port_must_be_free_but_for_the_daemon_of_this_journal(sim: SimulatedDaemon) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        settings = dataclasses.replace(sim.config, monitoring=MonitoringSettings(port=port))
+        assert statuses(settings)["port"] == "failed"
+        with JournalLock(Path(settings.journal)):
+            assert statuses(settings)["port"] == "ok"
+        assert statuses(settings)["port"] == "failed"
+    assert statuses(settings)["port"] == "ok"
 
 
 def test_strategy_that_the_config_leaves_no_room_for_fails(sim: SimulatedDaemon) -> None:

@@ -12,9 +12,10 @@ from typing import Literal
 
 from finrl_pod.data.sources.feature_tables import is_column, tables_of
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import BrokerUnavailable, ConfigError, DataError, FeatureError, FinrlPodError
+from finrl_pod.errors import BrokerUnavailable, ConfigError, DataError, FeatureError, FinrlPodError, JournalError
 from finrl_pod.evaluate.audit.determinism import check_warm_up
 from finrl_pod.evaluate.audit.pipeline import Pipeline
+from finrl_pod.files import reserve_room
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
 from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
@@ -23,8 +24,9 @@ from finrl_pod.paper.execution.mandate_limits import check_strategies
 from finrl_pod.paper.execution.price_check import fetch_checked_prices
 from finrl_pod.paper.execution.reconcile import LOOKBACK
 from finrl_pod.paper.journal.row_check import open_checked
-from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.monitoring.alerts import PING, check_address, open_receivers
+from finrl_pod.paper.journal.store import JournalLock, Store
+from finrl_pod.paper.monitoring.alerts import PING, check_address, check_receivers
+from finrl_pod.paper.monitoring.health import check_port
 from finrl_pod.paper.monitoring.telegram import TOKEN, check_users
 from finrl_pod.paper.monitoring.verification import Verification, verify
 from finrl_pod.paper.runtime.daemon import MAX_DRIFT
@@ -36,6 +38,7 @@ from finrl_pod_app.paper.sources import strategy_sources
 from finrl_pod_app.setup.extension_checks import random_panel
 
 CALENDAR_DAYS = timedelta(days=14)
+JOURNAL_BYTES = 2**20  # free bytes that a journal needs at the start of the daemon
 Status = Literal["ok", "failed", "skipped"]
 
 
@@ -102,6 +105,8 @@ def check_start(config: PaperConfig, *, allow_unpromoted: bool) -> StartChecks:
             return "they leave room for the strategy"
 
         strategies: list[Strategy] = []
+        check("journal", lambda: check_journal(config))
+        check("port", lambda: _check_port(config))
         check("keys", check_keys)
         check("account", lambda: _check_account(config, opened[0][0]), "keys")
         check("calendar", lambda: _check_calendar(opened[0][0], clock), "keys")
@@ -111,6 +116,31 @@ def check_start(config: PaperConfig, *, allow_unpromoted: bool) -> StartChecks:
         check("champion", champion)
         check("limits", limits, "champion")
     return StartChecks(tuple(results.values()))
+
+
+def check_journal(config: PaperConfig) -> str:
+    """Check that the journal can be written and has room. Raises JournalError."""
+    journal = Path(config.journal)
+    try:
+        reserve_room(journal.parent, JOURNAL_BYTES)
+        if journal.exists():
+            with open(journal, "r+b"):
+                pass
+    except OSError as error:
+        raise JournalError(
+            f"the journal {journal} cannot be written ({error.strerror}): make room, allow it, or name another path"
+        ) from None
+    return f"{journal} can be written"
+
+
+def _check_port(config: PaperConfig) -> str:
+    port = config.monitoring.port
+    if not port:
+        return "none is set: /health and /metrics are not served"
+    if JournalLock(Path(config.journal)).is_held:
+        return f"{port} is left to the daemon that runs on this journal"
+    check_port(port)
+    return f"{port} is free"
 
 
 def check_history(config: PaperConfig, strategies: Sequence[Strategy]) -> None:
@@ -165,7 +195,7 @@ def _check_clock(broker: Broker, clock: Clock) -> str:
 
 def _check_receivers(config: PaperConfig) -> str:
     """Check the settings of every receiver; nothing is sent: `paper alert --test` does that."""
-    names = list(open_receivers(config.monitoring.webhook))
+    names = list(check_receivers(config.monitoring.webhook))
     if os.environ.get(PING):
         check_address(os.environ[PING], PING)
         names.append("ping")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from finrl_pod.errors import BrokerError, ConfigError, DaemonError, Interrupted, JournalError, SetupError
-from finrl_pod.files import reserve_room
 from finrl_pod.paper.brokers.alpaca.credentials import is_loopback
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
 from finrl_pod.paper.domain.port import Broker, Clock
@@ -27,10 +26,9 @@ from finrl_pod.paper.monitoring.telegram import TOKEN, TelegramCommands
 from finrl_pod.paper.runtime.control import apply_halt, halt_pending
 from finrl_pod.paper.runtime.daemon import Daemon, build_daemon, record_settings
 from finrl_pod.paper.settings import BROKERS, PaperConfig
-from finrl_pod_app.paper.owner_checks import check_history
+from finrl_pod_app.paper.owner_checks import check_history, check_journal
 from finrl_pod_app.paper.sources import log_deployments, strategy_sources
 
-JOURNAL_BYTES = 2**20  # free bytes that a journal needs at the start of the daemon
 HALT_POLL = 0.25  # real seconds between two checks of the thread that applies a halt while the main loop is busy
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -56,7 +54,7 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
         alerts = Alerts(config.monitoring.webhook, log, spool=alert_spool(config))
         closing.callback(alerts.close)
         try:
-            reserve_room(Path(config.journal).parent, JOURNAL_BYTES)
+            check_journal(config)
             closing.enter_context(JournalLock(Path(config.journal)))
             store = Store.create_or_open(Path(config.journal))
             closing.callback(store.close)

@@ -209,6 +209,18 @@ class JournalLock:
         self._journal = Path(os.path.realpath(journal))  # also of a link to itself
         self._path = self._journal.with_name(self._journal.name + ".lock")
 
+    @property
+    def is_held(self) -> bool:
+        """True if a daemon holds the lock now. Writes nothing."""
+        try:
+            with open(self._path, "rb") as lock_file:
+                fcntl.flock(lock_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass  # no daemon has locked it yet
+        return False
+
     def __enter__(self) -> JournalLock:
         with contextlib.ExitStack() as files:
             try:

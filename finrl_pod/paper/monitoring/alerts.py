@@ -305,6 +305,15 @@ def open_receivers(
     return receivers | {apprise_name(url): apprise_receiver(url, timeout) for url in environment.get(URLS, "").split()}
 
 
+def check_receivers(webhook: str, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return the names of the receivers, without sending anything. Raises ConfigError if one cannot work."""
+    urls = environment.get(URLS, "").split()
+    unusable = [f"{n} ({apprise_name(url)})" for n, url in enumerate(urls, 1) if _apprise_service(url) is None]
+    if unusable:
+        raise ConfigError(f"apprise cannot use address {', '.join(unusable)} of {URLS}: correct or remove it")
+    return tuple(open_receivers(webhook, environment))
+
+
 def webhook_receiver(url: str, secret: str, seconds: float) -> Deliver:
     """Return the function that posts an alert to a webhook within `seconds`, signed."""
 
@@ -318,15 +327,14 @@ def webhook_receiver(url: str, secret: str, seconds: float) -> Deliver:
 
 def apprise_receiver(url: str, seconds: float) -> Deliver:
     """Return the function that sends an alert to the service of an apprise URL within `seconds`."""
-    import apprise  # here, as that takes seconds of the first attempt on a busy machine
+    import apprise  # noqa: F401  here, as that takes seconds of the first attempt on a busy machine
 
     watch_all_connections()
 
     def notify(values: Mapping[str, str]) -> None:
-        # Not by an `Apprise`: all of them share a few threads, where one service would wait for another.
-        service = apprise.Apprise.instantiate(url, asset=apprise.AppriseAsset(http_redirects=False))
+        service = _apprise_service(url)
         if service is None:
-            raise ValueError("apprise does not know this kind of URL")
+            raise ValueError("apprise cannot use this URL")
         title = f"finrl_pod paper: {values['kind']}"
         kind = _APPRISE_KINDS[values["level"]]
         with RequestDeadline(seconds) as deadline:
@@ -339,9 +347,18 @@ def apprise_receiver(url: str, seconds: float) -> Deliver:
     return notify
 
 
+def _apprise_service(url: str) -> Any:
+    """Return the service of an apprise URL, or None if there is none or the URL lacks a part that it needs."""
+    import apprise
+
+    # Not by an `Apprise`: all of them share a few threads, where one service would wait for another.
+    return apprise.Apprise.instantiate(url, asset=apprise.AppriseAsset(http_redirects=False))
+
+
 def apprise_name(url: str) -> str:
     """Return the name of an apprise URL in logs and in the spool: its scheme and a part of its hash."""
-    return f"{url.partition(':')[0]}-{hashlib.sha256(url.encode()).hexdigest()[:6]}"
+    scheme, separator, _ = url.partition(":")
+    return f"{scheme if separator else 'url'}-{hashlib.sha256(url.encode()).hexdigest()[:6]}"
 
 
 class RefusedRequest(OSError):

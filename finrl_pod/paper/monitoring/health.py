@@ -72,12 +72,7 @@ class HealthServer:
 
     def __init__(self, port: int, heartbeat: Heartbeat, metrics: Metrics) -> None:
         """Raises SetupError if the port is in use. Port 0 selects a free one, see `port`."""
-        try:
-            self._server = ThreadingHTTPServer((ADDRESS, port), _handler(heartbeat, metrics))
-        except OSError as error:
-            raise SetupError(
-                f"port {port} on {ADDRESS} cannot be used ({error.strerror}). Set another monitoring.port."
-            ) from None
+        self._server = _open_server(port, _handler(heartbeat, metrics))
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
@@ -86,6 +81,20 @@ class HealthServer:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def check_port(port: int) -> None:
+    """Raises SetupError if a `HealthServer` could not use the port."""
+    _open_server(port, BaseHTTPRequestHandler).server_close()
+
+
+def _open_server(port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    try:
+        return ThreadingHTTPServer((ADDRESS, port), handler)
+    except OSError as error:
+        raise SetupError(
+            f"port {port} on {ADDRESS} cannot be used ({error.strerror}). Set another monitoring.port."
+        ) from None
 
 
 def _handler(heartbeat: Heartbeat, metrics: Metrics) -> type[BaseHTTPRequestHandler]:
