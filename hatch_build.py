@@ -30,7 +30,7 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
         if version == "editable" or (sys.platform, platform.machine()) != ("linux", "x86_64"):
             return
         sys.path.insert(0, str(ROOT))
-        from finrl_pod.native.prebuild import find_compiler, prebuild
+        from finrl_pod.native.prebuild import CompilationError, find_compiler, prebuild
 
         compiler = find_compiler()
         if compiler is None:
@@ -39,7 +39,14 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
         self._folder = Path(tempfile.mkdtemp(prefix="finrl-pod-kernels-"))
         packages = [ROOT / package for package in self.build_config.packages]
         sources = sorted(source for package in packages for source in package.rglob("*.cpp"))
-        libraries = prebuild(sources, self._folder, compiler)
+        try:
+            libraries = prebuild(sources, self._folder, compiler)
+        except CompilationError as error:
+            shutil.rmtree(self._folder)
+            self.app.abort(
+                f"the kernels are not compiled: {error}; build again when the machine is less busy, or set CXX to "
+                "another compiler"
+            )
         build_data["force_include"] |= {str(path): f"finrl_pod/native/prebuilt/{path.name}" for path in libraries}
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux_2_{max(map(newest_glibc, libraries))}_x86_64"

@@ -33,6 +33,7 @@ FLAGS = (
 _V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})
 LEVELS = {"x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}, "x86-64-v3": _V3}
 COMPILE_TIMEOUT_SECONDS = 120
+PREBUILD_TIMEOUT_SECONDS = 600  # a wheel without a kernel is worse than a slow build
 MAX_REASON = 80  # characters of a compiler message
 
 
@@ -50,9 +51,12 @@ def find_compiler() -> str | None:
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
-def compile_source(source: Path, library: Path, compiler: str, architecture: str = NATIVE) -> None:
+def compile_source(
+    source: Path, library: Path, compiler: str, architecture: str = NATIVE, timeout: float = COMPILE_TIMEOUT_SECONDS
+) -> None:
     """Compile a source. Raises CompilationError if that fails or takes too long."""
-    ask_compiler(compiler, *FLAGS, f"-march={architecture}", f"-I{INCLUDE}", str(source), "-o", str(library))
+    arguments = (*FLAGS, f"-march={architecture}", f"-I{INCLUDE}", str(source), "-o", str(library))
+    ask_compiler(compiler, *arguments, timeout=timeout)
 
 
 def check_compiler(compiler: str) -> None:
@@ -63,7 +67,7 @@ def check_compiler(compiler: str) -> None:
         compile_source(source, source.with_suffix(".so"), compiler)
 
 
-def ask_compiler(compiler: str, *arguments: str, timeout: float = COMPILE_TIMEOUT_SECONDS) -> bytes:
+def ask_compiler(compiler: str, *arguments: str, timeout: float) -> bytes:
     """What the compiler prints. Raises CompilationError if it does not run, fails or takes too long."""
     command = [compiler, *arguments]
     try:
@@ -89,11 +93,15 @@ def prebuild(sources: Sequence[Path], folder: Path, compiler: str) -> list[Path]
     Raises CompilationError if that fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = [(source, folder / prebuilt_name(source, level), level) for source in sources for level in LEVELS]
+    jobs = [(source, folder / prebuilt_name(source, level), compiler, level) for source in sources for level in LEVELS]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for done in [pool.submit(compile_source, source, library, compiler, level) for source, library, level in jobs]:
-            done.result()
-    return [library for _, library, _ in jobs]
+        pending = [pool.submit(compile_source, *job, PREBUILD_TIMEOUT_SECONDS) for job in jobs]
+        try:
+            for done in pending:
+                done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)  # after the first failure no other source need be tried
+    return [library for _, library, *_ in jobs]
 
 
 def prebuilt_name(source: Path, level: str) -> str:

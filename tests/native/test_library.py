@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import runpy
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +19,7 @@ from finrl_pod.native import prebuild as prebuild_module
 from finrl_pod.native.prebuild import (
     FLAGS,
     INCLUDE,
+    NATIVE,
     CompilationError,
     check_compiler,
     find_compiler,
@@ -179,7 +183,7 @@ def test_a_compiler_that_is_too_slow_is_not_waited_for_twice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     compiler = broken_compiler("exec sleep 60")
-    monkeypatch.setattr(prebuild_module.ask_compiler, "__kwdefaults__", {"timeout": 0.5})
+    monkeypatch.setattr(prebuild_module.compile_source, "__defaults__", (NATIVE, 0.5))
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     (message,) = warnings_of(two_sources(write_source), caplog)
     assert "took more than" in message
@@ -261,6 +265,26 @@ def prebuilt(write_source: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(library, "PREBUILT", tmp_path / "kernels")
     monkeypatch.setattr(library, "find_compiler", lambda: None)
     return path
+
+
+def test_a_wheel_without_its_kernels_is_refused_in_one_sentence(
+    broken_compiler: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = broken_compiler("exec sleep 60")
+    monkeypatch.setattr(prebuild_module, "PREBUILD_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    for kind in ("builders.hooks.plugin.BuildHookInterface", "metadata.plugin.MetadataHookInterface"):
+        module, _, name = f"hatchling.{kind}".rpartition(".")  # hatchling is in the environments of builds only
+        monkeypatch.setitem(sys.modules, f"{module}.interface", SimpleNamespace(**{name: object}))
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["KernelHook"]()
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    hook.build_config = SimpleNamespace(packages=["finrl_pod"])
+    hook.app = SimpleNamespace(abort=sys.exit)
+    with pytest.raises(SystemExit, match="broken took more than"):
+        hook.initialize("standard", {})
+    assert not hook._folder.exists()
+    assert len(Path(f"{compiler}.asked").read_text().splitlines()) <= 2  # the second had begun at the failure
 
 
 @needs_compiler
