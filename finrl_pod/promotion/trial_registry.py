@@ -22,7 +22,7 @@ import numpy as np
 from finrl_pod.data.store import Store
 from finrl_pod.errors import SetupError
 from finrl_pod.evaluate.overfitting import effective_trial_count
-from finrl_pod.files import HOME_VARIABLE, home
+from finrl_pod.files import HOME_VARIABLE, home, reserve_room
 from finrl_pod.prices import Floats, Panel
 from finrl_pod.promotion.dataset_fingerprint import (
     DEVELOPMENT_DATE,
@@ -127,8 +127,9 @@ class TrialRegistry:
         self.path = Path(path) if path is not None else home() / FILE
 
     def check_writable(self) -> None:
-        """Raises SetupError if trials cannot be counted. Call it before a training."""
+        """Raises SetupError if trials cannot be counted, or soon not any more. Call it before a training."""
         with self._open() as database:
+            reserve_room(self.path.parent)
             (version,) = database.execute("PRAGMA user_version").fetchone()
             database.execute(f"PRAGMA user_version = {int(version)}")  # written even if it is the same
 

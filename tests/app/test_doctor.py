@@ -147,8 +147,10 @@ def test_installed_versions_cover_what_results_depend_on() -> None:
 
 @pytest.mark.slow
 def test_home_without_room_is_reported_as_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = errno.EROFS
+
     def refuse(handle: int, offset: int, size: int) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        raise OSError(reason, os.strerror(reason))
 
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
     assert finding_of("home").value == str(tmp_path / "home")
@@ -156,4 +158,6 @@ def test_home_without_room_is_reported_as_broken(tmp_path: Path, monkeypatch: py
     finding = finding_of("home")
     assert (finding.status, finding.need) == ("broken", "required")
     assert "Read-only file system" in finding.value
-    assert "FINRL_POD_HOME" in finding.fix
+    assert "make it writable, or set FINRL_POD_HOME" in finding.fix
+    reason = errno.ENOSPC
+    assert finding_of("home").fix.startswith("free some space, or set FINRL_POD_HOME")

@@ -13,7 +13,7 @@ import pytest
 from finrl_pod_app.paper import owner_checks
 from finrl_pod_app.paper.owner_checks import CheckResult, check_start
 
-from finrl_pod.errors import AuthenticationError
+from finrl_pod.errors import AuthenticationError, BrokerUnavailable
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import JournalLock
 from finrl_pod.paper.settings import DataSettings, MonitoringSettings, PaperConfig
@@ -69,6 +69,16 @@ def test_refused_keys_skip_what_needs_the_broker(sim: SimulatedDaemon) -> None:
     assert {name for name, status in found.items() if status == "skipped"} == {"account", "calendar", "clock", "data"}
 
 
+def test_broker_without_an_answer_is_not_called_a_refusal_of_the_keys(sim: SimulatedDaemon) -> None:
+    def unreachable(_: Any) -> None:
+        raise BrokerUnavailable("NameResolutionError")
+
+    sim.broker.overrides = {"account": unreachable}
+    keys = check_start(sim.config, allow_unpromoted=False).checks[NAMES.index("keys")]
+    assert keys.status == "failed"
+    assert "cannot be reached: NameResolutionError" in keys.detail
+
+
 @pytest.mark.parametrize(
     ("method", "answer", "unfit"),
     [
@@ -102,6 +112,7 @@ def test_receiver_without_its_secret_fails(sim: SimulatedDaemon) -> None:
     assert statuses(settings)["receivers"] == "failed"
 
 
+@pytest.mark.filterwarnings("ignore:.*imghdr:DeprecationWarning")  # of apprise
 @pytest.mark.parametrize("url", ["foo://x", "slack://badurl", "nonsense-of-a-token"])
 def test_receiver_that_apprise_cannot_use_fails(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch, url: str

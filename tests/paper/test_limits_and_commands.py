@@ -163,6 +163,14 @@ def test_stop_ends_after_the_shutdown_timeout_if_the_broker_never_answers(tmp_pa
     assert alert == ("critical", "own orders may still be live: the broker did not answer for 30 s (503)")
 
 
+def test_stop_without_own_orders_alerts_nothing_if_the_broker_never_answers(tmp_path: Path) -> None:
+    sim = SimulatedDaemon(tmp_path)
+    sim.daemon.stop()
+    sim.broker.overrides["fills_since"] = unavailable
+    sim.daemon.run()
+    assert "shutdown" not in sim.alert_kinds()
+
+
 def unavailable(original: Any, *arguments: Any, **named: Any) -> Any:
     raise BrokerUnavailable("503")
 

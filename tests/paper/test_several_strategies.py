@@ -17,7 +17,7 @@ from finrl_pod.paper.execution.reconcile import book_action
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, enqueue
 from finrl_pod.paper.journal.ledger import Ledger
-from finrl_pod.paper.monitoring.status import Metrics, status, status_text
+from finrl_pod.paper.monitoring.status import HeartbeatStatus, Metrics, status, status_text
 from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.paper.settings import PaperConfig, StrategyConfig, allocations, pack, parse, unpack
 from tests.paper.factories import FixedSource, FunctionStrategy, RotatingStrategy, SimulatedDaemon, config, prices
@@ -220,6 +220,11 @@ def test_status_shows_the_parts_and_their_distances(tmp_path: Path, capsys: pyte
     assert "60%" in shown
     assert any(target.state == "open" for target in document.targets.values())
     assert "distance to target" in shown
+    for age, running in ((2.0, True), (675.0, False)):
+        show_status(replace(document, daemon=HeartbeatStatus(True, age, "2024-01-09T21:00:00+00:00", 1, True)))
+        shown = capsys.readouterr().out
+        assert f"last heartbeat {age:.0f} s ago" in shown
+        assert ("not running" not in shown, "active, as of" not in shown) == (running, running)
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import sqlite3
 import subprocess
 import sys
@@ -173,6 +175,17 @@ def test_a_registry_that_cannot_be_written_is_found_before_work_is_lost(registry
     database.close()
     with pytest.raises(SetupError, match="set FINRL_POD_HOME to another folder"):
         TrialRegistry(registry.path / "below a file" / FILE).check_writable()
+
+
+def test_a_registry_without_room_is_found_before_work_is_lost(
+    registry: TrialRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(SetupError, match="No space left on device; set FINRL_POD_HOME"):
+        registry.check_writable()
 
 
 def test_list_of_data_sets(registry: TrialRegistry) -> None:

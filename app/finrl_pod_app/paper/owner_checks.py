@@ -91,7 +91,10 @@ def check_start(config: PaperConfig, *, allow_unpromoted: bool) -> StartChecks:
         def check_keys() -> str:
             opened.append(open_broker(config.broker, clock, listen=False))
             closing.callback(opened[0][0].close)
-            return f"{opened[0][0].name} accepts them for account {opened[0][0].account().id}"
+            try:
+                return f"{opened[0][0].name} accepts them for account {opened[0][0].account().id}"
+            except BrokerUnavailable as error:
+                raise BrokerUnavailable(f"not checked, as the broker cannot be reached: {error}") from None
 
         def champion() -> str:
             strategies.extend(

@@ -16,6 +16,7 @@ from rich.text import Text
 from finrl_pod.errors import count_text
 from finrl_pod.paper.domain.records import SUMMARY
 from finrl_pod.paper.execution.sizing import TargetStatus
+from finrl_pod.paper.monitoring.health import STALE_AFTER
 from finrl_pod.paper.monitoring.status import ActiveReturnStatus, OrderStatusRow, PaperStatus
 from finrl_pod_app.setup.terminal import make_console, print_lines
 
@@ -38,10 +39,13 @@ def show_status(report: PaperStatus) -> None:
     mark = report.equity
     slip = report.slippage
     last = report.last_decision
+    is_stale = beat.age_seconds is not None and beat.age_seconds > STALE_AFTER
+    reason = f" ({report.reason})" if report.reason else ""
+    daemon = "no heartbeat found" if beat.age_seconds is None else f"last heartbeat {beat.age_seconds:.0f} s ago"
     realised = "none yet" if slip.realised_bps is None else f"{slip.realised_bps:+.1f} bp of value"
     rows = {
-        "state": report.state + (f" ({report.reason})" if report.reason else ""),
-        "daemon": f"last heartbeat {beat.age_seconds:.0f} s ago" if beat.known else "no heartbeat found",
+        "state": report.state + reason + (", as of the last heartbeat" if is_stale else ""),
+        "daemon": f"not running or stuck, {daemon}" if is_stale else daemon,
         "account": report.account or "unknown yet",
         "equity": "none yet" if mark is None else f"{mark.value:,.2f} at the close of {mark.session}",
         "cash": f"{report.cash:,.2f} of {report.capital:,.2f} allocated",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 from collections.abc import Iterator
@@ -186,7 +187,8 @@ def _data() -> Iterator[Finding]:
     try:
         reserve_room(home())
     except OSError as error:
-        fix = f"make it writable, or set {HOME_VARIABLE} to another folder"
+        step = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it writable"
+        fix = f"{step}, or set {HOME_VARIABLE} to another folder"
         yield Finding("data", "home", "broken", f"cannot write {error.filename}: {error.strerror}", fix)
     else:
         yield Finding("data", "home", "ok", str(home()))

@@ -118,6 +118,7 @@ class Daemon:
     def _cancel_before_exit(self) -> None:
         """Cancel own orders, for up to the shutdown timeout; alert if it fails. Raises AuthenticationError."""
         end = self._time.monotonic() + SHUTDOWN_SECONDS
+        has_orders = bool(self._c.ledger.live_orders())
         while True:
             try:
                 if not self._c.orders.cancel_all(max(end - self._time.monotonic(), 0.0)):
@@ -126,6 +127,8 @@ class Daemon:
             except AuthenticationError:
                 raise
             except BrokerError as error:
+                if not has_orders:
+                    return
                 if self._time.monotonic() >= end:
                     reason = f"the broker did not answer for {SHUTDOWN_SECONDS:g} s ({error})"
                     self._c.alert("critical", "shutdown", f"own orders may still be live: {reason}")
