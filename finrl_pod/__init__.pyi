@@ -1,5 +1,8 @@
 """Types of the lazily imported public names, for editors and type checkers; a test compares both lists."""
 
+from finrl_pod_app.api.environments import EnvAgents as EnvAgents
+from finrl_pod_app.api.environments import load_env_agents as load_env_agents
+from finrl_pod_app.api.environments import train_env as train_env
 from finrl_pod_app.api.evaluation import audit as audit
 from finrl_pod_app.api.evaluation import backtest as backtest
 from finrl_pod_app.api.evaluation import check as check

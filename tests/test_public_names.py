@@ -27,6 +27,7 @@ PUBLIC = {
         "walkforward",
     ),
     *("open_logger", "prepare", "register_feature", "save_agent", "train", "__version__"),
+    *("EnvAgents", "load_env_agents", "train_env"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from finrl_pod_app.environment_training.saved_agents import load_agents
 from finrl_pod_app.environment_training.training import train
 from finrl_pod_app.setup.extension_checks import ASSETS, random_market
 from finrl_pod_app.training.agent_export import export_run, export_strategy
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.policy import PolicyStrategy
 
@@ -25,6 +27,7 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import AgentSnapshot
+from finrl_pod.user_files import user_object
 
 pytestmark = pytest.mark.slow
 
@@ -146,3 +149,92 @@ def test_members_of_several_algorithms_stand_in_their_order(tmp_path: Path) -> N
         export_strategy(PolicyStrategy([snapshot]), tmp_path / str(i))
         alone = torch.export.load(tmp_path / str(i) / "agent.pt2").module()(*inputs, account)
         torch.testing.assert_close(together[i], alone[0])
+
+
+ARM = """
+import gymnasium, numpy as np
+
+
+class Arm(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-9, 9, (3,), np.float32)
+    action_space = gymnasium.spaces.Box(np.float32([-0.2, 0]), np.float32([0.2, 4]), (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.np_random.normal(size=3).astype(np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        taken.append(np.array(action))
+        return self.np_random.normal(size=3).astype(np.float32), float(np.sum(action)), False, self.t >= 20, {}
+
+
+class Parts(Arm):
+    action_space = gymnasium.spaces.MultiDiscrete([3, 2], start=[1, 5])
+
+
+class Start(Arm):
+    action_space = gymnasium.spaces.Discrete(3, start=4)
+
+
+taken = []
+"""
+
+
+FIRST = {"Parts": ([3, 2], [1, 5]), "Start": ([3], [4])}
+
+
+@pytest.mark.parametrize("name", ["Arm", *FIRST])
+def test_exported_actions_are_those_that_the_environment_takes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("arm.py").write_text(ARM)
+    settings = ("hidden=[8]", "horizon=16", "minibatches=2", "learning_rate=0.1")  # actions leave [-1, 1]
+    agent = agent_config("ppo", settings, steps=640, envs=1)
+    run = tmp_path / "run"
+    train(TrainingConfig(f"arm.py:{name}", agent, steps=640), run, evaluation=0)
+    described = json.loads(export_run(run, tmp_path / "out")[-1].read_text())
+    if importlib.util.find_spec("onnxscript") is not None:
+        export_run(run, tmp_path / "out", ("onnx",))
+    program = torch.export.load(tmp_path / "out" / "agent.pt2").module()
+    agents = load_agents(run)
+    env = user_object(agents.config.env, "env")()
+    taken = user_object(agents.config.env.replace(name, "taken"), "list")
+    lane = GymnasiumVecEnv(agents.config.env)
+    rows = [lane.reset(0)[0]]
+    taken.clear()
+    for _ in range(10):
+        rows.append(lane.step(agents.act(rows[-1][None]))[0][0])
+    exported = program(torch.cat(rows[:-1])[:, : described["inputs"]["observation"][-1]])[0]
+    np.testing.assert_allclose(exported.numpy().squeeze(), np.stack(taken).squeeze(), rtol=1e-5, atol=1e-6)
+    assert all(env.action_space.contains(x) for x in taken)
+    output = described["output"]
+    if name == "Arm":
+        assert (output["low"], output["high"]) == (pytest.approx([-0.2, 0]), [pytest.approx(0.2), 4])
+    else:
+        assert (output["choices"], output["first"]) == FIRST[name]
+
+
+def test_agents_of_one_market_act_on_own_observations_within_own_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    agent = agent_config("ppo", ("hidden=[8]", "horizon=16", "minibatches=2"), steps=64, envs=1)
+    name = "tests.envs.gymnasium_pool.parallel_envs:make"
+    for shared in (False, True):
+        run = tmp_path / f"run{shared}"
+        train(TrainingConfig(name, agent, steps=64, many="mappo", is_shared=shared), run, evaluation=0)
+        described = json.loads(export_run(run, tmp_path / "out")[-1].read_text())
+        assert described["agents"] == ["b", "a", "c"]
+        assert described["inputs"]["observation"][:2] == ["agents", "E"]
+        low, high = (torch.tensor(described["output"][x]).unsqueeze(1) for x in ("low", "high"))
+        agents = load_agents(run)
+        own = described["inputs"]["observation"][2]
+        assert own < agents.spec.features
+        rows = torch.randn(3, 5, own, generator=torch.Generator().manual_seed(1))
+        full = torch.cat([rows, torch.randn(3, 5, agents.spec.features - own)], -1)
+        found = torch.export.load(tmp_path / "out" / "agent.pt2").module()(rows)
+        action = agents.act(full.reshape(agents.count, -1, agents.spec.features)).reshape(3, 5, -1)
+        torch.testing.assert_close(found, low + (action.clamp(-1, 1) + 1) / 2 * (high - low))

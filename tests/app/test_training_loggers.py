@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -66,9 +67,17 @@ def test_unknown_loggers_are_refused() -> None:
 
 
 def test_train_writes_logs_beside_its_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["train", "--env", "gym:CartPole-v1", "--algorithm", "a2c", "--steps", "64", "--evaluate", "0"]
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    arguments = ["train", "--env", "gym:CartPole-v1", "--algorithm", "a2c", "--steps", "256", "--evaluate", "1"]
     assert run([*arguments, "--log", "tensorboard", "--out", str(tmp_path / "run"), "--json"]) == 0
-    (file,) = (tmp_path / "run" / "logs" / "tensorboard").iterdir()
-    assert b"reward" in file.read_bytes()
+    document = json.loads(capsys.readouterr().out)
+    read = EventAccumulator(str(tmp_path / "run" / "logs" / "tensorboard"))
+    read.Reload()
+    assert {"reward", "episode_return"} <= set(read.Tags()["scalars"])
+    lengths = [event.value for event in read.Scalars("episode_length")]
+    assert lengths == [event.value for event in read.Scalars("episode_return")]  # a reward of 1 for each step
+    assert len(lengths) == document["episodes"]
+    assert [event.value for event in read.Scalars("evaluation_return")] == document["evaluation"]["mean"]
     assert run(["train", "mine.toml", "--log", "tensorboard"]) == 2
     assert "--log is only valid with --env" in capsys.readouterr().err

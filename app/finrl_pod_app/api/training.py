@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
+from finrl_pod_envs.gymnasium_pool.lanes import PREFIX
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.arguments import check_arguments
 from finrl_pod.display import table_html
+from finrl_pod.errors import InputError
 from finrl_pod.native.device import restored_threads
 from finrl_pod.rl.algorithms.factory import is_solved
 from finrl_pod.rl.training.learner import Callback, Learner
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
 from finrl_pod.settings.run import MAX_SEED, MAX_THREADS
+from finrl_pod.user_files import is_custom
 from finrl_pod_app.api import setup as api
 from finrl_pod_app.api.figures import learning_figure
 from finrl_pod_app.api.markets import Prices, make_market
@@ -101,6 +104,8 @@ def train(
     stops the training. threads: CPU threads of this training; by default the config, or one for a linear policy. Raises
     InputError for invalid arguments.
     """
+    if isinstance(market, str) and (market.startswith(PREFIX) or is_custom(market)):
+        raise InputError(f"market must be prices, got the environment {market}: fp.train_env({market!r}, steps, out)")
     setup = market if isinstance(market, api.Setup) else make_market(market)
     config = setup.config
     samples = api.whole_number("samples", samples, 1)
@@ -112,13 +117,14 @@ def train(
     history: list[dict[str, float]] = []
     shows_progress = progress_shown(progress)
     compile_kernels(partial(print, file=sys.stderr) if shows_progress else lambda _: None)
-    with _bar(is_visible=shows_progress) as advance:
+    with progress_bar(is_visible=shows_progress) as advance:
 
         def report(learner: Learner, metrics: Any) -> bool | None:
             row = {name: float(value.float().mean()) for name, value in metrics.items()}
             history.append({"samples": learner.samples[0], **row})
             iteration_samples = history[0]["samples"]  # of an iteration
-            advance(learner.samples[0], -(-samples // iteration_samples) * iteration_samples, row["reward"])
+            total = -(-samples // iteration_samples) * iteration_samples
+            advance(learner.samples[0], total, f"mean reward {row['reward']:.4g}")
             return None if callback is None else callback(learner, metrics)
 
         start = solved_start(config, setup.market, setup.splits) if is_solved(config.agent) else None
@@ -143,17 +149,17 @@ def progress_shown(progress: bool | None) -> bool:
 
 
 @contextlib.contextmanager
-def _bar(*, is_visible: bool) -> Iterator[Any]:
+def progress_bar(*, is_visible: bool) -> Iterator[Any]:
     """A progress bar, or nothing if it is not visible."""
     if not is_visible:
-        yield lambda samples, total, reward: None  # noqa: ARG005
+        yield lambda samples, total, detail: None  # noqa: ARG005
         return
     from rich.progress import Progress
 
     with Progress(transient=True) as bars:
         task = bars.add_task("training", total=None)
 
-        def advance(samples: int, total: int, reward: float) -> None:
-            bars.update(task, completed=samples, total=total, description=f"training, mean reward {reward:.4g}")
+        def advance(samples: int, total: int, detail: str) -> None:
+            bars.update(task, completed=samples, total=total, description=f"training, {detail}")
 
         yield advance

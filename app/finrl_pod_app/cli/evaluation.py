@@ -196,20 +196,16 @@ def evaluate(
     """Test the agents of a run of train --env on new episodes, without exploration: mean return and its deviation."""
     check_run_folder(run_dir)
     from finrl_pod_app.cli.console import show_environment_evaluation
-    from finrl_pod_app.environment_training.evaluation import evaluate as run
     from finrl_pod_app.environment_training.saved_agents import load_agents
 
     agents = load_agents(run_dir)
-    config = dataclasses.replace(
-        agents.config, device="cpu", seed=agents.config.seed if seed is None else seed
-    )  # networks this small are faster there
-    scores = run(agents.act, config, episodes)
-    assert scores is not None
+    config = agents.config
+    scores = agents.evaluate(episodes, seed)
     document = {
         "run": str(run_dir),
         "env": unpinned(config.env),
         "algorithm": unpinned(config.agent.algorithm),
-        "seed": config.seed,
+        "seed": config.seed if seed is None else seed,
         **scores.to_dict(),
     }
     print_result(document, show_environment_evaluation, as_json=as_json)

@@ -348,52 +348,41 @@ def train(
         if pipeline == "async" and (resume or log or many):
             option = "--resume" if resume else "--log" if log else "--many"
             raise InputError(f"{option} needs --pipeline sync, got async; leave out one of them")
-        from finrl_pod.user_files import check_file_defines, is_file_reference, pin, stdout_to_stderr
+        from finrl_pod.user_files import check_file_defines, is_file_reference, stdout_to_stderr
+
+        if is_file_reference(env):
+            check_file_defines(env, f"the environment {env}")  # before the imports
+        from finrl_pod_app.cli import console
+        from finrl_pod_app.environment_training import training
+        from finrl_pod_app.environment_training.run_config import training_config
 
         folder_name = Path(env.replace(":", "-").replace("/", "-").replace(".py", ""))
-        if is_file_reference(env):
-            check_file_defines(env, f"the environment {env}")
-            env = pin(env)
-        from finrl_pod_app.cli import console
-        from finrl_pod_app.environment_training import config as settings
-        from finrl_pod_app.environment_training import training
-        from finrl_pod_app.environment_training.environments import algorithm_of_many
-        from finrl_pod_app.environment_training.folder import RunFolder
-
         folder = run_folder(out, folder_name, resume=resume)
-        saved_agent = RunFolder(folder).config().agent if resume else None
-        steps = 100_000 if steps is None else steps
-        if envs is None:
-            envs = settings.default_envs(env, workers)
-        env_args = tuple(env_arg or ())
-        joint_algorithm = algorithm_of_many(algorithm) if many else None
-        if joint_algorithm is not None:
-            algorithm = "maddpg" if joint_algorithm == "maddpg" else "ppo"
-        algorithm = algorithm or settings.default_algorithm(env, env_args)
-        agent = settings.agent_config(
-            algorithm, setting or (), steps=max(steps, 1), envs=max(envs, 1), saved=saved_agent
-        )
-        training_config = settings.TrainingConfig(
-            env=env,
-            env_args=env_args,
-            agent=agent,
-            steps=steps,
+        options: dict[str, Any] = {} if steps is None else {"steps": steps}
+        config_of_run = training_config(
+            env,
+            folder,
+            resume=resume,
+            algorithm=algorithm,
+            settings=setting or (),
             envs=envs,
             workers=workers,
+            many=many,
+            env_args=env_arg or (),
             members=members,
             seed=seed or 0,
             threads=threads,
             worker_timeout=worker_timeout,
             pipeline=pipeline,
             device="cuda" if device == "cuda" else "cpu",
-            many=joint_algorithm,
+            **options,
         )
         with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
             if pipeline == "async":
-                result = training.train_async(training_config, folder, evaluation=evaluate, progress=progress)
+                result = training.train_async(config_of_run, folder, evaluation=evaluate, progress=progress)
             else:
                 result = training.train(
-                    training_config,
+                    config_of_run,
                     folder,
                     resume=resume,
                     save_seconds=save_every,

@@ -52,7 +52,7 @@ def open_env(
     *,
     envs: int,
     members: Sequence[int] = (0,),
-    workers: int | None = None,
+    workers: int = 0,
     seconds: float = WORKER_SECONDS,
     device: str = "cpu",
     arguments: Sequence[str] = (),
@@ -210,7 +210,7 @@ def check(config: TrainingConfig) -> None:
             f"--workers is only valid with gym:NAME, got {user_files.unpinned(config.env)}; set --envs, or register an "
             "environment of Gymnasium and name it gym:MODULE:NAME"
         )
-    check_pool(config.envs * config.members, config.workers or 1, config.worker_timeout)
+    check_pool(config.envs * config.members, config.workers, config.worker_timeout)
     if config.pipeline == "async" and not isinstance(config.agent, OffPolicyConfig):
         names = ", ".join(name for name, entry in ALGORITHMS.items() if entry.kind == "off-policy")
         raise ConfigError(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from finrl_pod_envs.custom.episode_recorder import EpisodeRecorder, record_episodes
 from finrl_pod_envs.custom.loader import load_joint_env
-from finrl_pod_envs.gymnasium_pool.env import ParallelMultiAgentEnv
-from finrl_pod_envs.gymnasium_pool.lanes import is_gymnasium
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv, ParallelMultiAgentEnv
+from finrl_pod_envs.gymnasium_pool.lanes import Shapes, is_gymnasium
 from finrl_pod_envs.gymnasium_pool.parallel_lanes import is_parallel
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 from finrl_pod_envs.multi_agent.making import MakingMarket
@@ -55,7 +55,7 @@ def acting_env(config: TrainingConfig, *, envs: int, workers: int = 0) -> Enviro
         market = open_markets(config, envs, workers=workers)
         return record_episodes(layout_of(market, config.many, shared=config.is_shared))
     return open_env(
-        config.env, envs=envs, workers=workers or None, members=range(config.members), seconds=config.worker_timeout,
+        config.env, envs=envs, workers=workers, members=range(config.members), seconds=config.worker_timeout,
         device=config.device, arguments=config.env_args,
     )  # fmt: skip
 
@@ -64,6 +64,16 @@ def league_view(env: Environment) -> LeagueView | None:
     """The view of a league behind the environments of a run, if there is one."""
     view = env.env if isinstance(env, EpisodeRecorder) else None
     return view if isinstance(view, LeagueView) else None
+
+
+def agent_shapes(env: Environment) -> dict[str, Shapes | None]:
+    """What an environment takes of each agent, by the name of the agent; None if it takes numbers in [-1, 1]."""
+    if isinstance(env, GymnasiumVecEnv):
+        return {"": env.shapes}
+    market = getattr(env.env, "market", None)
+    if isinstance(market, ParallelMultiAgentEnv):
+        return dict(market.agent_shapes)
+    return {str(m): None for m in range(env.agents or 1)}
 
 
 def open_markets(
@@ -80,7 +90,7 @@ def open_markets(
         )
     if is_parallel(config.env):
         return ParallelMultiAgentEnv(
-            config.env, envs=envs, workers=workers or None, members=members, seconds=config.worker_timeout,
+            config.env, envs=envs, workers=workers, members=members, seconds=config.worker_timeout,
             device=config.device, arguments=arguments,
         )  # fmt: skip
     return load_joint_env(config.env, envs=envs, members=members, device=config.device, **arguments)

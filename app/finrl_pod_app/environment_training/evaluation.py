@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from finrl_pod_app.setup.output_folder import JsonRecord
 LAST = 100  # episodes per score, as in the leaderboards of Gymnasium
 POINTS = 200  # points of the curve
 EPISODES = 10
+EPISODE_METRICS = ("episode_return", "episode_length")
 
 Act = Callable[[Any], Tensor]
 
@@ -89,6 +90,18 @@ class Scores:
     def now(self) -> float | None:
         """Current score of the best member."""
         return max((score for score in self.member_scores if score is not None), default=None)
+
+
+def episode_metrics(episodes: Sequence[Episode], members: int) -> dict[str, Tensor]:
+    """Mean return and mean length of the episodes of each member [P], NaN for a member without one."""
+    columns: dict[str, list[list[float]]] = {name: [[] for _ in range(members)] for name in EPISODE_METRICS}
+    for episode in episodes:
+        for rows, value in zip(columns.values(), (episode.total, episode.steps), strict=True):
+            rows[episode.member].append(value)
+    return {
+        name: torch.tensor([sum(values) / len(values) if values else math.nan for values in rows])
+        for name, rows in columns.items()
+    }
 
 
 def evaluate(

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from finrl_pod_envs.gymnasium_pool.lanes import (
     Flattener,
+    Shapes,
     describe_failure,
     episode_seed,
     is_gymnasium,
@@ -35,8 +36,8 @@ from finrl_pod.rl.optimisation.normalisation import MEAN, VARIANCE
 from finrl_pod.tournament.snapshots import load_tensors
 from finrl_pod.types import Tensor
 from finrl_pod_app.environment_training.config import TrainingConfig, env_arguments
-from finrl_pod_app.environment_training.environments import acting_env
-from finrl_pod_app.environment_training.evaluation import ensemble_decision
+from finrl_pod_app.environment_training.environments import acting_env, agent_shapes
+from finrl_pod_app.environment_training.evaluation import EvaluationResult, ensemble_decision, evaluate
 from finrl_pod_app.environment_training.folder import CONFIG, WEIGHTS, RunFolder
 
 if TYPE_CHECKING:
@@ -53,13 +54,16 @@ MAX_FRAMES = 3_000  # of a picture: 100 seconds at 30 frames a second
 class SavedAgents:
     """The P members of a run, or the agents of one market. spec: sizes of observations S and actions D.
 
-    weights: name -> [P, ...] on the CPU.
+    weights: name -> [P, ...] on the CPU. names: of the agents of one market, else empty. shapes: what the environment
+    takes of its agent or of each of many; empty for a class that steps a batch, which takes numbers in [-1, 1].
     """
 
     config: TrainingConfig
     spec: PolicySpec
     actor: Actor
     weights: Mapping[str, Tensor]
+    names: tuple[str, ...] = ()
+    shapes: tuple[Shapes, ...] = ()
 
     @property
     def count(self) -> int:
@@ -78,12 +82,21 @@ class SavedAgents:
         action = self.actor.action(self.weights, table, rows, None)
         return action.reshape(members, rows.shape[2], -1)
 
+    def evaluate(self, episodes: int, seed: int | None = None) -> EvaluationResult:
+        """Returns of new episodes without exploration. seed: default: that of the run. Raises as `evaluate`."""
+        config = self.config
+        # Networks this small are faster on the CPU.
+        config = dataclasses.replace(config, device="cpu", seed=config.seed if seed is None else seed)
+        result = evaluate(self.act, config, episodes)
+        assert result is not None  # there are episodes
+        return result
+
     def member(self, p: int) -> SavedAgents:
         """One member by itself. Raises RunError for a number that the run does not have."""
         if not 0 <= p < self.count:
             raise RunError(f"the run has the members 0 to {self.count - 1}, got {p}")
         weights = {name: x[p : p + 1] for name, x in self.weights.items()}
-        return SavedAgents(dataclasses.replace(self.config, members=1), self.spec, self.actor, weights)
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, members=1), weights=weights)
 
 
 def load_agents(run: str | Path) -> SavedAgents:
@@ -104,7 +117,10 @@ def load_agents(run: str | Path) -> SavedAgents:
     weights = {name: torch.stack([tensors[f"{p}.{name}"] for p in range(count)]) for name in names}
     with contextlib.closing(acting_env(config, envs=1)) as env:
         spec = spec_of(env, config.agent)
-    agents = SavedAgents(config, spec, make_actor(config.agent.algorithm, spec), weights)
+        by_agent = agent_shapes(env)
+    agent_names = tuple(by_agent) if config.many is not None else ()
+    shapes = tuple(x for x in by_agent.values() if x is not None)
+    agents = SavedAgents(config, spec, make_actor(config.agent.algorithm, spec), weights, agent_names, shapes)
     try:
         agents.act(torch.zeros(count, 1, spec.features))
     except (RuntimeError, KeyError):

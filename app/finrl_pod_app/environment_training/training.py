@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,14 +22,14 @@ from finrl_pod.native.device import restored_threads
 from finrl_pod.protocols import JointVecEnv, ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Metrics, TrainedAlgorithm
 from finrl_pod.rl.multi_agent.training import League, check_algorithm
-from finrl_pod.rl.training.learner import Learner
+from finrl_pod.rl.training.learner import Callback, Learner
 from finrl_pod.rl.training.pipeline import SAMPLE_SECONDS, Pipeline
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig, OnPolicyConfig, TrainedAgentConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.user_files import keep, kept_files, pinned, unpinned
 from finrl_pod_app.environment_training.config import Environment, TrainingConfig, check, open_env
 from finrl_pod_app.environment_training.environments import league_view, training_env
-from finrl_pod_app.environment_training.evaluation import EPISODES, EvaluationResult, Scores, evaluate
+from finrl_pod_app.environment_training.evaluation import EPISODES, EvaluationResult, Scores, episode_metrics, evaluate
 from finrl_pod_app.environment_training.folder import (
     WEIGHTS,
     MarketResult,
@@ -54,11 +56,13 @@ def train(
     evaluation: int = EPISODES,
     progress: ProgressCallback = lambda _: None,
     logger: str | None = None,
+    callback: Callback | None = None,
     score: Callable[[Learner], MarketScores] | None = None,
 ) -> TrainingResult:
     """Train a new run, or continue the run in `out`, with more steps if it has finished.
 
-    logger: kind of `open_logger` that writes into out/logs. score: exact scores on a built-in market.
+    logger: kind of `open_logger` that writes into out/logs. callback: as of `Learner.learn`. Both get the metrics of an
+    iteration with the means of its finished episodes, `episode_metrics`. score: exact scores on a built-in market.
 
     Raises ConfigError for invalid settings, RunError for an unsuitable folder or a failing environment, Interrupted
     after Ctrl-C or SIGTERM with everything saved.
@@ -92,7 +96,7 @@ def train(
                 folder.write_config(config)
             with contextlib.ExitStack() as stack:
                 log = stack.enter_context(open_logger(logger, out / "logs" / logger)).report if logger else None
-                run = _TrainingRun(config, folder, env, learner, progress, log, score)
+                run = _TrainingRun(config, folder, env, learner, progress, log, callback, score)
                 return run.run(signals, save_seconds, evaluation)
 
 
@@ -104,7 +108,8 @@ class _TrainingRun:
         env: Environment,
         learner: Learner,
         progress: ProgressCallback,
-        log: Callable[[Learner, Metrics], object] | None,
+        log: Callback | None,
+        callback: Callback | None,
         score: Callable[[Learner], MarketScores] | None,
     ) -> None:
         self.config = config
@@ -113,6 +118,7 @@ class _TrainingRun:
         self.learner = learner
         self._report = progress
         self._log = log
+        self._callback = callback
         self._score = score
         self._each = env.agents if isinstance(env, JointVecEnv) and env.is_shared else 1  # samples in a step
         view = league_view(env)
@@ -147,13 +153,15 @@ class _TrainingRun:
             nonlocal last_save, last_report
             if self._league is not None:
                 self._league.advance()
-            if self._log is not None:
-                self._log(learner, metrics)
             now = time.monotonic()
             samples = self.steps
             self.seconds = seconds_before + now - start_time
             if episodes := self.env.episodes():
                 self.scores.add(episodes, samples, config.steps)
+                metrics = {**metrics, **episode_metrics(episodes, self.env.members)}
+            is_stopped = False
+            for report in (self._log, self._callback):
+                is_stopped |= report is not None and report(learner, metrics) is False
             if now - last_report >= PROGRESS_SECONDS:
                 last_report = now
                 rate = (samples - first) / max(now - start_time, 1e-9)
@@ -162,7 +170,7 @@ class _TrainingRun:
             if now - last_save >= save_seconds:
                 self.save()
                 last_save = time.monotonic()
-            return not signals
+            return not (signals or is_stopped)
 
         left = config.steps - first
         if left > 0:
@@ -193,6 +201,9 @@ class _TrainingRun:
             ) from None
         except RunError as error:
             failure = error
+        if self._log is not None and evaluation_result is not None:
+            means = [math.nan if mean is None else mean for mean in evaluation_result.mean]
+            self._log(learner, {"evaluation_return": torch.tensor(means)})
         result = self._finish(evaluation_result)
         if failure is not None:
             raise RunError(f"the trained agent is saved in {self.folder.path}, but its evaluation failed: {failure}")
@@ -268,7 +279,7 @@ def train_async(
         kept_files(dataclasses.asdict(config)),
         config.env,
         envs=config.envs,
-        workers=config.workers or None,
+        workers=config.workers,
         seconds=config.worker_timeout,
         arguments=config.env_args,
     )
@@ -396,8 +407,14 @@ def _check_same_settings(config: TrainingConfig, run_config: TrainingConfig, out
 
 @contextlib.contextmanager
 def catch_stop_signals() -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM, to stop after the current iteration; a second signal stops immediately."""
+    """Collect Ctrl-C and SIGTERM, to stop after the current iteration; a second signal stops immediately.
+
+    Only the main thread gets signals.
+    """
     signals: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
 
     def handle(number: int, _: Any) -> None:
         if signals:

@@ -21,11 +21,12 @@ from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.files import write_bytes, write_json
-from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import champion_of
 from finrl_pod.types import Tensor
-from finrl_pod_app.environment_training.saved_agents import SavedAgents, load_agents, network_dtype
+from finrl_pod.user_files import unpinned
+from finrl_pod_app.environment_training.row_agents import RowAgents
+from finrl_pod_app.environment_training.saved_agents import load_agents, network_dtype
 from finrl_pod_app.evaluation.champions import load_champion
 from finrl_pod_app.prices.stored_prices import load_run_panel
 
@@ -37,9 +38,11 @@ INPUTS = ("features", "tradable", "account")
 MEANING = {
     "softmax": "scores of cash and the assets; a softmax over the tradable ones gives weights",
     "tilt": "scores of the assets; they tilt the weights of the base portfolio of the mandate",
-    "direct": "numbers that the environment takes, clipped to [-1, 1]",
+    "direct": "scores of cash and the assets; those of the assets are weights, whose absolute values add up to at most "
+    "leverage",
     "discrete": "number of a choice",
 }
+TRADES = "shares to trade, in [-1, 1] times hmax"
 
 
 class MarketAgents(torch.nn.Module):
@@ -57,6 +60,7 @@ class MarketAgents(torch.nn.Module):
         normaliser = strategy.normaliser
         self._groups = strategy.groups
         self._clip = normaliser.clip
+        self._trades = _takes_trades(strategy)
         for i, group in enumerate(self._groups):
             for name, value in group.params.items():
                 self.register_buffer(f"network{i}_{name}", value.detach().clone())
@@ -80,25 +84,9 @@ class MarketAgents(torch.nn.Module):
         # Actions of the groups [M_i, ...] in the order of the members: [M, ...].
         members = [member for group in self._groups for member in group.members]
         result = torch.cat(actions)
+        if self._trades:
+            result = result.clamp(-1.0, 1.0)
         return result if members == sorted(members) else result[torch.argsort(torch.tensor(members))]
-
-
-class RowAgents(torch.nn.Module):
-    """Actions [M, E, D] of M members for rows [E, S] of an environment without a market; all members see all rows."""
-
-    def __init__(self, agents: SavedAgents) -> None:
-        super().__init__()
-        self._agents = agents
-        for name, value in agents.weights.items():
-            self.register_buffer(f"network_{name}", value.detach().clone())
-
-    def forward(self, observation: Tensor) -> Tensor:
-        weights = {name: getattr(self, f"network_{name}") for name in self._agents.weights}
-        count = self._agents.count
-        rows = observation.to(network_dtype(weights))
-        table = rows.new_zeros(count, 1, 0, 0)
-        action = self._agents.actor.action(weights, table, rows.expand(count, 1, *rows.shape), None)
-        return action.reshape(count, observation.shape[0], -1)
 
 
 def export_run(run: Path, folder: Path, formats: Sequence[Format] = ("torch",)) -> list[Path]:
@@ -109,16 +97,20 @@ def export_run(run: Path, folder: Path, formats: Sequence[Format] = ("torch",)) 
     values = run / "config.json"
     if values.exists() and '"env":' in values.read_text(encoding="utf-8"):
         agents = load_agents(run)
-        size = agents.spec.features
+        module = RowAgents(agents)
+        rows = module.input_shape
         description = {
-            "env": agents.config.env,
+            "env": unpinned(agents.config.env),
             "algorithm": agents.config.many or agents.config.agent.algorithm,
             "members": agents.count,
-            "inputs": {"observation": ["E", size]},
-            "output": _output(agents.spec, ["members", "E"]),
+            **({"agents": list(agents.names)} if agents.names else {}),
+            "inputs": {"observation": rows},
+            "output": {"name": "action", **module.output},
         }
-        shapes = ({0: torch.export.Dim("E", min=1)},)
-        return _export(RowAgents(agents), (torch.zeros(2, size),), description, folder, formats, shapes)
+        sizes = {"agents": len(agents.names), "E": 2}
+        example = torch.zeros([sizes.get(x, x) for x in rows])  # type: ignore[arg-type]
+        shapes = ({len(rows) - 2: torch.export.Dim("E", min=1)},)
+        return _export(module, (example,), description, folder, formats, shapes)
     run_directory = RunDirectory.open(run)
     if run_directory.config.environment.kind == "custom":
         raise RunError(f"{run} is a tournament on a custom environment, and export does not support those")
@@ -158,16 +150,21 @@ def export_strategy(
         "ensemble": {"rule": strategy.rule, "weights": strategy.ensemble_weights.tolist()},
         "inputs": {name: list(x.shape) for name, x in zip(INPUTS, example, strict=True)},
         "feature_names": list(strategy.normaliser.feature_names),
-        "output": _output(spec, ["members"]),
+        "output": {
+            "name": "action",
+            "shape": ["members", 1 if spec.action == "discrete" else spec.action_size],
+            "kind": spec.action,
+            "meaning": TRADES if _takes_trades(strategy) else MEANING[spec.action],
+        },
         "environment": dataclasses.asdict(strategy.rules),
         "mandate": None if strategy.mandate is None else dataclasses.asdict(strategy.mandate),
     }
     return _export(MarketAgents(strategy), example, description, folder, formats)
 
 
-def _output(spec: PolicySpec, leading: list[str | int]) -> dict[str, Any]:
-    size = 1 if spec.action == "discrete" else spec.action_size
-    return {"name": "action", "shape": [*leading, size], "kind": spec.action, "meaning": MEANING[spec.action]}
+def _takes_trades(strategy: PolicyStrategy) -> bool:
+    """Whether actions are numbers of shares, which the environment clips."""
+    return strategy.rules.kind == "stock_trading"
 
 
 def _export(

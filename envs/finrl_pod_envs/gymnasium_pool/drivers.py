@@ -79,10 +79,10 @@ class LocalDriver:
 
 
 def check_pool(lanes: int, workers: int, seconds: float) -> None:
-    """Raises ConfigError for an invalid number of workers or timeout."""
-    if workers < 1:
-        raise ConfigError(f"--workers must be 1 or more, got {workers}")
-    if lanes % workers:
+    """Raises ConfigError for an invalid number of workers, 0 for none, or timeout."""
+    if workers < 0:
+        raise ConfigError(f"--workers must be 0 or more, got {workers}")
+    if workers and lanes % workers:
         raise ConfigError(f"--workers must divide the {lanes} environments, got {workers}; take a divisor")
     if not 0 < seconds <= MAX_STEP_SECONDS:
         raise ConfigError(f"--worker-timeout must be more than 0 and at most {MAX_STEP_SECONDS:g} s, got {seconds:g}")

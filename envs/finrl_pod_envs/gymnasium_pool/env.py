@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from finrl_pod.errors import ConfigError, InputError, RunError
+from finrl_pod.errors import ConfigError, InputError, RunError, shown
 from finrl_pod.random import key
 from finrl_pod.types import EnvStep, JointObservation, JointStep, Tensor
 from finrl_pod.user_files import unpinned
@@ -50,7 +50,7 @@ class LanePool:
         name: str,
         *,
         envs: int = 1,
-        workers: int | None = None,
+        workers: int = 0,
         members: Sequence[int] = (0,),
         seconds: float = WORKER_SECONDS,
         device: torch.device | str = "cpu",
@@ -58,15 +58,20 @@ class LanePool:
     ) -> None:
         """Start the environments. name, arguments: as `gymnasium.make` takes them. envs: number per member.
 
-        workers: processes that share all lanes; None: this process.
+        workers: processes that share all lanes; 0: this process.
 
         seconds: timeout of one step. device: device of returned tensors; environments run on the CPU.
-        Raises ConfigError for an unsupported environment, SetupError for a missing package.
+        Raises InputError for a name that is no text, ConfigError for an unsupported environment, SetupError for a
+        missing package.
         """
+        if not isinstance(name, str):
+            raise InputError(
+                f'name must be text, such as "gym:Hopper-v5" or "my_file.py:MyEnv", got {shown(name)}; give what the '
+                "environment takes as arguments={...}"
+            )
         if envs < 1:
             raise ConfigError(f"--envs must be 1 or more, got {envs}")
-        if workers is not None:
-            check_pool(len(members) * envs, workers, seconds)
+        check_pool(len(members) * envs, workers, seconds)
         self.name = name
         self.members = len(members)
         self.envs = envs
@@ -184,7 +189,7 @@ class LanePool:
         streams = tuple(key(seed, member, f"environment {e}") for member in self.member_ids for e in range(self.envs))
         plan = LanePlan(self.name, self.shapes, streams, self._arguments)
         self._seed = seed
-        self._driver = LocalDriver(plan) if self._workers is None else PoolDriver(plan, self._workers, self._seconds)
+        self._driver = PoolDriver(plan, self._workers, self._seconds) if self._workers else LocalDriver(plan)
         self._lane_actions = [[] for _ in streams]
         self._steps[:] = 0
         self._total[:] = 0
@@ -295,7 +300,7 @@ class GymnasiumVecEnv(LanePool):
 class ParallelMultiAgentEnv(LanePool):
     """Batched PettingZoo environments whose M agents act at once, as a MultiAgentVecEnv. See `LanePool`.
 
-    The state of a market is the observations of all agents.
+    The state of a market is the observations of all agents. agent_shapes: sizes and bounds by the name of an agent.
     """
 
     def __init__(self, name: str, **options: Any) -> None:
@@ -306,9 +311,9 @@ class ParallelMultiAgentEnv(LanePool):
 
     def _probe(self) -> Shapes:
         probe = make_parallel(self.name, self._arguments)
-        shapes = shapes_of_agents(probe, self.name)
+        self.agent_shapes = shapes_of_agents(probe, self.name)
         probe.close()
-        return shapes
+        return next(iter(self.agent_shapes.values())).of_agents(len(self.agent_shapes))
 
     def reset(self, seed: int) -> JointObservation:
         """Start the first episode of every lane. Equal seeds give equal episodes."""

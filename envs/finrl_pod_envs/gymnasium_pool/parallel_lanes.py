@@ -70,18 +70,17 @@ def make_parallel(name: str, arguments: Mapping[str, Any] = NO_ARGUMENTS) -> Par
     return env
 
 
-def shapes_of_agents(env: ParallelEnv, name: str) -> Shapes:
-    """Sizes of the observations and actions of all agents. Raises ConfigError unless they are equal."""
-    first, *others = env.possible_agents
-    shapes = _agent_shapes(env, first, name)
-    for agent in others:
-        other_shapes = _agent_shapes(env, agent, name)
+def shapes_of_agents(env: ParallelEnv, name: str) -> dict[str, Shapes]:
+    """Sizes and bounds of the observations and actions of all agents. Raises ConfigError unless the sizes are equal."""
+    by_agent = {str(agent): _agent_shapes(env, agent, name) for agent in env.possible_agents}
+    first, shapes = next(iter(by_agent.items()))
+    for agent, other_shapes in by_agent.items():
         if _sizes(other_shapes) != _sizes(shapes):
             raise ConfigError(
                 f"the agents of {unpinned(name)} must have observations and actions of one size: {first} has "
                 f"{_sizes_text(shapes)}, {agent} has {_sizes_text(other_shapes)}; pad them, as wrappers of SuperSuit do"
             )
-    return shapes.of_agents(len(env.possible_agents))
+    return by_agent
 
 
 def _agent_shapes(env: ParallelEnv, agent: Any, name: str) -> Shapes:

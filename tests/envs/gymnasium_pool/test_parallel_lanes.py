@@ -14,7 +14,7 @@ from finrl_pod.types import JointStep
 MODULE = "tests.envs.gymnasium_pool.parallel_envs"
 
 
-def pool(name: str = "Staggered", envs: int = 2, workers: int | None = None) -> ParallelMultiAgentEnv:
+def pool(name: str = "Staggered", envs: int = 2, workers: int = 0) -> ParallelMultiAgentEnv:
     return ParallelMultiAgentEnv(f"{MODULE}:{name}", envs=envs, workers=workers)
 
 
@@ -64,8 +64,8 @@ def test_actions_are_scaled_to_the_bounds_of_each_agent_and_choices_start_where_
     assert env.step(torch.tensor([1, 0, 0]).view(1, 1, 3, 1).expand(1, 2, 3, 1)).reward[0, 0].tolist() == [2, 2, 0]
 
 
-@pytest.mark.parametrize("workers", [None, pytest.param(2, marks=pytest.mark.slow)])
-def test_continued_episodes_are_the_same(workers: int | None) -> None:
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_continued_episodes_are_the_same(workers: int) -> None:
     env = pool(workers=workers)
     expected = play(pool(), 9)
     play(env, 4)

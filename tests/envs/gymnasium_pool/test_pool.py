@@ -122,7 +122,7 @@ def test_wrong_observation_shape_in_a_worker_raises_with_both_shapes() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"workers": 0}, "--workers must be 1 or more, got 0"),
+        ({"workers": -1}, "--workers must be 0 or more, got -1"),
         ({"workers": 3}, "--workers must divide the 4 environments, got 3"),
         ({"workers": 2, "seconds": 0.0}, "--worker-timeout must be more than 0"),
         ({"workers": 2, "seconds": float("inf")}, "--worker-timeout must be more than 0 and at most 86400 s, got inf"),
