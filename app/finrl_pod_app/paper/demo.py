@@ -135,8 +135,8 @@ def run_demo(out: Path, start: date, sessions: int, progress: Progress) -> DemoR
         symbols = "[" + ", ".join(f'"{symbol}"' for symbol in panel.symbols) + "]"
         write_text(config, _CONFIG.format(run=run.resolve(), symbols=symbols, url=server.url, cash=CASH, lead=LEAD))
         progress(
-            f"two strategies share {CASH:,} for {len(days)} simulated days: champion (60%) and low_risk "
-            f"(inverse_volatility, 40%); config, journal and logs are in {folder}"
+            f"two strategies share {CASH:,} for {len(days) - 1} sessions, and one more day to compare them: champion "
+            f"(60%) and low_risk (inverse_volatility, 40%); config, journal and logs are in {folder}"
         )
         daemon = _start_daemon(config, output, folder)
         try:
