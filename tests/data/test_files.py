@@ -15,7 +15,7 @@ from finrl_pod.data.sources.bounded import read_bounded
 from finrl_pod.data.sources.files import read_file, read_frame
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import fill_volumes
-from finrl_pod.errors import DataError
+from finrl_pod.errors import DataError, InputError
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 LONG = (
@@ -224,12 +224,15 @@ def edit(text: str, line: int, old: str, new: str) -> str:
         (edit(WIDE, 1, "B", "A"), r"p.csv has the column 'A' twice: remove one"),
         (WIDE.replace("\n", ",\n"), r"p.csv: column 4 has no name: give it one or remove it"),
         (edit(LONG, 1, "close", "volume"), r"column 'close' is missing"),
-        (edit(LONG, 1, "symbol", "name"), "no column 'symbol' that names the ticker: if 'name' does, rename it"),
+        (edit(LONG, 1, "symbol", "name"), "no column 'symbol' that names the ticker: if 'name' does, pass"),
         (
             "time,symbol,last\n2024-01-02,A,2.5\n",
-            "unknown column 'last'; .*: rename it to 'close' if",
+            "unknown column 'last'; .*: pass --columns last=close",
         ),
-        (edit(WIDE, 1, "date", "when"), r"no time column \(its columns: when, A, B\): .* named time or date.* or wide"),
+        (
+            edit(WIDE, 1, "date", "when"),
+            r"no time column \(its columns: when, A, B\): .* --columns when=time .* or wide",
+        ),
         (edit(WIDE, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, a gap"),
         (edit(WIDE, 3, "2024-01-03,2.6,4.6", ""), r"p.csv, line 3: the time must be a date .*, it is blank"),
         (edit(WIDE, 4, "4.7", "x"), r"p.csv, line 4: B must be a number such as 12.5, got 'x'"),
@@ -411,7 +414,7 @@ def test_one_ticker_is_named_by_an_option_and_adjusted_by_its_adjusted_close(tmp
     raw = read_file(path, symbol="ABC", adjusted=False)
     assert raw.close[:, 0].tolist() == [20, 11]
     assert any("'adj close' was left out" in flaw for flaw in raw.flaws)
-    with pytest.raises(DataError, match=r"no column 'symbol' that names the ticker; pass --symbol P \("):
+    with pytest.raises(DataError, match=r"no column 'symbol' that names the ticker: pass --symbol P \("):
         read_file(path)
 
 
@@ -647,6 +650,14 @@ def test_separator_and_names_of_columns(tmp_path: Path) -> None:
 def test_options_of_columns_are_checked(tmp_path: Path, options: dict[str, str], message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_file(write(tmp_path, LONG), **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"columns": 3}, {"columns": {"a": 1}}, {"symbol": 3}, {"decimal": 0.5}, {"adjusted": "yes"}]
+)
+def test_options_of_wrong_types_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(InputError, match=f"^{next(iter(options))} must be "):
+        read_frame(pd.DataFrame(), **options)
 
 
 @pytest.mark.parametrize("name", ["A\0B", "A\x1bB", 81 * "A"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +19,10 @@ from finrl_pod_app.prices.price_updates import update_prices
 from finrl_pod_app.prices.stored_prices import import_prices
 from typer.testing import CliRunner
 
+from finrl_pod.data.sources.bar_columns import bar_columns
 from finrl_pod.data.sources.files import read_file, read_frame
 from finrl_pod.data.sources.layouts import LAYOUTS, OWN_FILE, layout_of
+from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError
 from finrl_pod.prices import read_as_sentence
 
@@ -151,7 +155,7 @@ EXAMPLES = {
         lambda b: (
             f'"{b.date:%m/%d/%Y}","{b.close}","{b.open}","{b.high}","{b.low}","{"-" if b.day == 1 else "1.2M"}","0.55%"'
         ),
-        {"date_format": "%m/%d/%Y", "allow_gaps": True},
+        {"date_format": "%m/%d/%Y"},
         backwards=True,
     ),
     "MetaTrader": Example(
@@ -283,6 +287,98 @@ def test_all_unknown_columns_are_named_at_once_and_left_out(tmp_path: Path) -> N
         "date": "time", "symbol": "symbol", "close": "close", "bid": None, "ask": None, "analyst": None,
     }  # fmt: skip
     assert read_as_sentence(panel.read_as) == "date as time; symbol; close; left out: bid, ask, analyst"
+
+
+HEADERS = {
+    "German": "Datum;Eröffnung;Hoch;Tief;Schluss;Volumen",
+    "French": "Date;Ouverture;Plus haut;Plus bas;Clôture;Volume",
+    "Spanish": "Fecha;Apertura;Máximo;Mínimo;Cierre;Volumen",
+    "decomposed": unicodedata.normalize("NFD", "DATUM;ERÖFFNUNG;HOCH;TIEF;SCHLUSS;VOLUMEN"),
+}
+
+
+@pytest.mark.parametrize("language", HEADERS)
+def test_german_french_and_spanish_names_are_known(language: str, tmp_path: Path) -> None:
+    rows = [f"{bar.date:%d.%m.%Y};{ohlcv(bar).replace(',', ';').replace('.', ',')}" for bar in bars("AAPL")]
+    (tmp_path / "SAP.csv").write_text("\n".join([HEADERS[language], *rows]), encoding="utf-8")
+    panel = read_file(tmp_path / "SAP.csv", symbol="SAP", date_format="%d.%m.%Y")
+    assert list(panel.read_as.values()) == ["time", "open", "high", "low", "close", "volume"]
+    assert panel.symbols == ("SAP",)
+
+
+def test_two_columns_of_one_meaning_are_refused() -> None:
+    with pytest.raises(DataError, match="'Close' and 'Schluss', which are both read as close"):
+        read_frame(pd.DataFrame({"date": DAYS, "symbol": "A", "Close": 1.0, "Schluss": 2.0}))
+
+
+def random_bars(count: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    closes = 50 * np.exp(np.cumsum(rng.normal(0, 0.01, count)))
+    opens = np.roll(closes, 1) * np.exp(rng.normal(0, 0.002, count))
+    opens[0] = 50
+    highs, lows = np.maximum(opens, closes) * 1.004, np.minimum(opens, closes) * 0.996
+    table = pd.DataFrame(np.stack([opens, highs, lows, closes], 1).round(2), columns=["W", "X", "Y", "Z"])
+    return table.assign(V=rng.integers(10**5, 10**6, count))
+
+
+@pytest.mark.parametrize("order", [("W", "X", "Y", "Z", "V"), ("V", "Z", "Y", "X", "W"), ("X", "W", "Z", "Y")])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_bars_of_one_instrument_are_no_closes_of_tickers(
+    order: tuple[str, ...], backwards: bool, tmp_path: Path
+) -> None:
+    meanings = {"W": "open", "X": "high", "Y": "low", "Z": "close", "V": "volume"}
+    table = random_bars(60, seed=1)[list(order)]
+    table.insert(0, "Tag", pd.bdate_range("2024-01-01", periods=60))
+    table = table[::-1] if backwards else table
+    path = tmp_path / "SAP.csv"
+    table.to_csv(path, index=False)
+    for columns in ("", "Tag=time"):
+        with pytest.raises(DataError) as caught:
+            read_file(path, columns=columns)
+        option = re.search(r"--columns (\S+)", str(caught.value))
+        assert option is not None
+        assert dict(pair.split("=") for pair in option[1].split(",")) == {
+            "Tag": "time", **{column: meanings[column] for column in order}
+        }  # fmt: skip
+    assert read_file(path, columns=option[1], symbol="SAP").columns == tuple(
+        column for column in ("open", "high", "low", "close", "volume") if column in [meanings[x] for x in order]
+    )
+    assert set(read_file(path, columns={"Tag": "time", "X": "X"}).symbols) == set(order)  # the user says: tickers
+
+
+def test_closes_of_tickers_are_no_bars() -> None:
+    """Of random walks, of share classes at a constant distance, and of real tickers."""
+    rng = np.random.default_rng(3)
+    walks = 50 * np.exp(np.cumsum(rng.normal(0, 0.01, (40, 240)), 0))
+    assert not any(bar_columns(dict(enumerate(walks[:, i : i + 8].T))) for i in range(0, 240, 8))
+    classes = walks[:, :1] * np.linspace(0.99, 1.01, 5)
+    assert not bar_columns(dict(enumerate(classes.T)))
+    closes = Store().load("sample").close
+    for first in range(0, len(closes) - 60, 900):
+        for n in range(0, closes.shape[1], 8):
+            assert not bar_columns(dict(enumerate(closes[first : first + 60, n : n + 8].T)))
+
+
+def test_words_in_a_wide_file_are_an_unknown_column(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text("date;A;B;Firma\n2024-01-02;1,5;2,5;ADS AG\n2024-01-03;1,6;2,6;3M\n")
+    with pytest.raises(DataError, match=r"unknown column 'Firma'.*--ignore-unknown"):
+        read_file(path)
+    assert read_file(path, ignore_unknown=True).read_as == {"date": "time", "A": "close", "B": "close", "Firma": None}
+
+
+def test_a_renamed_column_keeps_the_layout(tmp_path: Path) -> None:
+    name = "Investing.com"
+    path = write(tmp_path / name, name, EXAMPLES[name])
+    panel = read_file(path, columns={"Price": "close"}, date_format="%m/%d/%Y")
+    assert panel.sha256 == read_file(path, date_format="%m/%d/%Y").sha256
+    assert panel.read_as["Vol."] == "volume"
+
+
+def test_volumes_of_zero_are_read_as_nothing(tmp_path: Path) -> None:
+    panel = read_file(write(tmp_path / "prices", "MetaTrader", EXAMPLES["MetaTrader"]))
+    assert panel.volume is None
+    assert panel.read_as["<VOL>"] is None
 
 
 def test_wide_and_two_level_tables_say_how_they_were_read() -> None:

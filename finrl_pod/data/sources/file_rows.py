@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.side_tables import MAX_RATIO, CorporateAction
+from finrl_pod.data.sources.bar_columns import MAX_COLUMNS, bar_columns
 from finrl_pod.data.sources.cells import (
     NumberFormat,
     are_hours,
@@ -22,9 +25,10 @@ from finrl_pod.data.sources.cells import (
     with_hours,
 )
 from finrl_pod.data.sources.frames import ADJUSTED_CLOSE, SPLIT, adjusted_rows
-from finrl_pod.data.sources.layouts import COMMON_NAMES, Adjustment, Layout, Meaning, label_of, layout_of
+from finrl_pod.data.sources.layouts import COMMON_NAMES, OWN_FILE, Adjustment, Layout, Meaning, label_of, layout_of
 from finrl_pod.data.sources.read_options import ReadOptions
 from finrl_pod.data.sources.tables import (
+    MAX_QUOTE,
     Origin,
     check_names,
     is_table,
@@ -42,6 +46,8 @@ SHAPES = "A table is long (date, symbol, close) or wide (date, then one column o
 _CLOSES = ("price", "prices", "last", "px", "px last", "value")  # what closes are called elsewhere
 _VOLUME = re.compile(r"(?:.*[\s.-])?volume(?:[\s.-].*)?")  # in a wide table
 _PRICES = ("open", "high", "low", "close")
+_DATE = re.compile(r"\d[./-]\d|^(?:19|20)\d{6}")
+_NUMBER = r"[^\w.,]*[\d.,'\s]*\d[\d.,'\s]*(?:%|[eE][+-]?\d+)?[^\w]*"  # also with a sign of a currency
 _ACTIONS_NOTE = (
     "Dividends or splits are listed without 'adj close': closes were taken as adjusted for both, as by "
     "auto_adjust=True of yfinance."
@@ -117,7 +123,8 @@ def rows_of_cells(
     table, names, notes = _named_table(cells, origin, options)
     file = origin.file
     columns = list(table.cells.columns)
-    layout = layout_of(columns, stem)
+    layout = layout_of(names.values(), stem)
+    layout = layout_of(columns, stem) if layout is OWN_FILE else layout
     meanings, unknown = layout.meanings(columns)
     hours = next((column for column in columns if meanings.get(column) == "hours"), None)
     if hours is not None and not are_hours(table.cells[hours]):
@@ -126,10 +133,7 @@ def rows_of_cells(
         hours = None
     time = next((column for column in columns if meanings.get(column) == "time"), None)
     if time is None:
-        known_names = " or ".join(name for name, meaning in COMMON_NAMES.items() if meaning == "time")
-        raise DataError(
-            f"{file} has no time column (its columns: {name_list(columns)}): it needs one named {known_names}. {SHAPES}"
-        )
+        raise _missing_time(table, unknown, meanings, layout, options)
     if options.adjusted is not False and not set(_PRICES) & set(meanings.values()):
         meanings = {column: "close" if meaning == ADJUSTED_CLOSE else meaning for column, meaning in meanings.items()}
     symbol = next((column for column in columns if meanings.get(column) == "symbol"), None)
@@ -137,15 +141,18 @@ def rows_of_cells(
     if symbol is None and "close" in meanings.values():
         symbol_of_name = options.symbol or layout.symbol_of_file(stem) or ticker
         if symbol_of_name is None:
-            raise _missing_symbol(table, [column for column in columns if column in unknown])
+            raise _missing_symbol(table, unknown, options)
         symbol = "symbol"
         table = dataclasses.replace(table, cells=table.cells.assign(symbol=symbol_of_name.strip()))
-    is_wide = symbol is None
-    if is_wide:
-        meanings, wide_notes = _wide_meanings(table, meanings, time, hours)
+    if symbol is None:
+        if all(name in meanings for name in options.names_by_column.values()):  # others name tickers
+            _check_closes(table, time, layout, options, ticker)
+        meanings, unknown, wide_notes = _wide_meanings(table, meanings, time, hours)
         notes += wide_notes
-    elif unknown and not options.ignore_unknown:
+    if unknown and not options.ignore_unknown:
         raise _unknown_columns(file, unknown, meanings)
+    if symbol is not None:
+        _check_no_repeats(file, meanings)
     is_adjusted = _is_adjusted(layout, meanings, options)
     meanings = _without_unused(layout, meanings, is_adjusted)
     values = [column for column in columns if meanings.get(column) not in (None, "time", "hours", "symbol")]
@@ -178,9 +185,9 @@ def _named_table(
         cells, row_numbers, empty_tickers = long_of_levels(cells, origin.file)
     file_names = [str(name).strip() for name in cells.columns]
     new_names = options.names_by_column
-    if missing := [name for name in new_names if name not in file_names]:
+    if missing := [quote(name) for name in new_names if name not in file_names]:
         raise DataError(
-            f"{origin.file} has no column {quote(missing[0])} to rename by --columns; it has {name_list(file_names)}"
+            f"{origin.file} has no column {listed(missing)} to rename by --columns; it has {name_list(file_names)}"
         )
     columns = [new_names.get(name, name) for name in file_names]
     check_names(columns, origin.file)
@@ -192,26 +199,102 @@ def _named_table(
 # ---------------------------------------------------------------------- meaning of columns
 
 
-def _missing_symbol(table: _Table, candidates: Sequence[str]) -> DataError:
+def _missing_time(
+    table: _Table, unknown: Sequence[str], meanings: Mapping[str, Meaning | None], layout: Layout, options: ReadOptions
+) -> DataError:
+    columns = list(table.cells.columns)
+    first_cells = table.cells.iloc[0] if len(table.cells) else columns
+    is_dated = (column for column, cell in zip(columns, first_cells, strict=True) if _DATE.search(str(cell)))
+    time = next(is_dated, columns[0])
+    bars = _bars(table, time, layout, options)
+    others = [column for column in unknown if column != time and column not in bars]
+    problem = f"{table.origin.file} has no time column (its columns: {name_list(columns)})"
+    fix = f"if {quote(time)} holds the times, pass {_columns_option({time: 'time', **bars}, options)}"
+    rest = _left_out(others) if (bars or "close" in meanings.values()) and not options.ignore_unknown else ""
+    return DataError(f"{problem}: {fix}{rest}. {SHAPES}")
+
+
+def _missing_symbol(table: _Table, unknown: Sequence[str], options: ReadOptions) -> DataError:
+    problem = f"{table.origin.file} has a column 'close' but no column 'symbol' that names the ticker"
+    words = next((column for column in unknown if _is_text(table.cells[column])), None)
+    fix = f"pass {_symbol_option(table)}"
+    if words:
+        fix = f"if {quote(words)} does, pass {_columns_option({words: 'symbol'}, options)}"
+    others = [column for column in unknown if column != words]
+    return DataError(f"{problem}: {fix}{'' if options.ignore_unknown else _left_out(others)}")
+
+
+def _symbol_option(table: _Table) -> str:
+    """The option that names the ticker of a table, with a ticker from the name of its file."""
     file = table.origin.file
-    problem = f"{file} has a column 'close' but no column 'symbol' that names the ticker"
-    if words := next((column for column in candidates if _is_text(table.cells[column])), None):
-        return DataError(f"{problem}: if {quote(words)} does, rename it to 'symbol'")
     name = re.fullmatch(r"[A-Za-z0-9^=.-]+", without_suffix(file)) if is_table(file) else None
     ticker = name[0].upper() if name else "TICKER"
-    return DataError(f"{problem}; pass --symbol {ticker} (symbol={ticker!r} in Python)")
+    return f"--symbol {ticker} (symbol={ticker!r} in Python)"
+
+
+def _columns_option(meanings: Mapping[str, Meaning], options: ReadOptions) -> str:
+    """The option that names columns here, beside those that it names already."""
+    named_columns = {
+        column: meaning for column, meaning in meanings.items() if COMMON_NAMES.get(label_of(column)) != meaning
+    }
+    names = {**options.names_by_column, **named_columns}
+    pairs = ",".join(f"{theirs[:MAX_QUOTE]}={ours}" for theirs, ours in names.items())
+    return f"--columns {shlex.quote(pairs)} (columns= in Python)"
+
+
+def _left_out(columns: Sequence[str]) -> str:
+    """How unknown columns are left out, as the end of a message."""
+    return f"; leave out {listed([quote(column) for column in columns])} with --ignore-unknown" if columns else ""
 
 
 def _is_text(values: pd.Series) -> bool:
     """Whether a column has different words, and no numbers."""
-    known_values = values.dropna()
-    return known_values.nunique() > 1 and bool(pd.to_numeric(known_values, errors="coerce").isna().all())
+    return values.dropna().nunique() > 1 and _has_words(values)
+
+
+def _has_words(values: pd.Series) -> bool:
+    """Whether a column has words and no numbers."""
+    if pd.api.types.is_numeric_dtype(values.dtype):
+        return False
+    text = values.dropna().astype(str).str.strip()
+    return bool(text.str.contains(r"[^\W\d_]").any()) and not text.str.fullmatch(_NUMBER).any()
+
+
+def _check_closes(table: _Table, time: str, layout: Layout, options: ReadOptions, ticker: str | None) -> None:
+    """Raises DataError for a table without a ticker that has the bars of one instrument, not closes of several."""
+    if bars := _bars(table, time, layout, options):
+        names = list(bars)
+        symbol = "" if ticker else f" and {_symbol_option(table)}"
+        raise DataError(
+            f"{table.origin.file} seems to have the bars of one instrument in {name_list(names)}, not closes of "
+            f"tickers: pass {_columns_option(bars, options)}{symbol}; if they are tickers, name one there too: "
+            f"{names[0]}={names[0]}"
+        )
+
+
+def _bars(table: _Table, time: str, layout: Layout, options: ReadOptions) -> dict[str, Meaning]:
+    """What columns of the bars of one instrument hold; empty for another table."""
+    values = [column for column in table.cells.columns if column != time]
+    if not len(_PRICES) <= len(values) <= MAX_COLUMNS or table.cells.empty:
+        return {}
+    ends = [str(table.cells[time].iloc[row]) for row in (0, -1)]
+    first, last = pd.to_datetime(ends, format="mixed", dayfirst=True, errors="coerce", utc=True)
+    step = -1 if last < first else 1
+    prices = {}
+    for column in values:
+        with contextlib.suppress(DataError):  # of words, and of commas that may mean two things
+            numbers = _number_format(table, [column], layout, options)
+            prices[column] = parse_numbers(table.cells[column], column, table.where, numbers).to_numpy()[::step]
+    return bar_columns(prices)
 
 
 def _wide_meanings(
     table: _Table, meanings: Mapping[str, Meaning | None], time: str, hours: str | None
-) -> tuple[dict[str, Meaning | None], tuple[str, ...]]:
-    """(meanings of the columns of a wide table, a note on its volumes). Raises DataError for bars without a close."""
+) -> tuple[dict[str, Meaning | None], tuple[str, ...], tuple[str, ...]]:
+    """(meanings of the columns of a wide table, unknown columns of words, a note on its volumes).
+
+    Raises DataError for bars without a close.
+    """
     file = table.origin.file
     columns = list(table.cells.columns)
     values = [c for c in columns if c not in (time, hours) and (c not in meanings or meanings[c] is not None)]
@@ -220,14 +303,26 @@ def _wide_meanings(
     # OPEN and LOW are tickers too: capital letters beside other tickers.
     if prices and (len(prices) + len(volumes) == len(values) or not all(column.isupper() for column in prices)):
         raise DataError(
-            f"{file} has a column {quote(prices[0])} but no 'close': name the closing prices 'close', and the "
-            "ticker in a column 'symbol' or by --symbol (symbol= in Python)"
+            f"{file} has a column {quote(prices[0])} but no 'close': name the closing prices with --columns, such as "
+            "Last=close (columns= in Python), and the ticker in a column 'symbol' or by --symbol (symbol=)"
         )
+    words = tuple(column for column in values if column not in volumes and _has_words(table.cells[column]))
     wide_meanings: dict[str, Meaning | None] = {time: "time"}
     if hours is not None:
         wide_meanings[hours] = "hours"
-    wide_meanings |= {column: "close" for column in values if column not in volumes}
-    return wide_meanings, (f"Columns of volumes were left out: {name_list(volumes)}.",) if volumes else ()
+    wide_meanings |= {column: "close" for column in values if column not in (*volumes, *words)}
+    return wide_meanings, words, (f"Columns of volumes were left out: {name_list(volumes)}.",) if volumes else ()
+
+
+def _check_no_repeats(file: str, meanings: Mapping[str, Meaning | None]) -> None:
+    """Raises DataError for two columns that hold the same."""
+    first_columns: dict[Meaning, str] = {}
+    for column, meaning in meanings.items():
+        if meaning is not None and first_columns.setdefault(meaning, column) != column:
+            raise DataError(
+                f"{file} has the columns {quote(first_columns[meaning])} and {quote(column)}, which are both read as "
+                f"{meaning}: remove one, or give it another name with --columns and pass --ignore-unknown"
+            )
 
 
 def _unknown_columns(file: str, unknown: Sequence[str], meanings: Mapping[str, Meaning | None]) -> DataError:
@@ -235,7 +330,8 @@ def _unknown_columns(file: str, unknown: Sequence[str], meanings: Mapping[str, M
     subject = f"unknown column{'s' * (len(unknown) > 1)} {listed([quote(column) for column in unknown])}"
     fix = "rename with --columns, or leave out with --ignore-unknown (columns=, ignore_unknown=True in Python)"
     if "close" not in meanings.values() and label_of(unknown[0]) in _CLOSES:
-        fix = "rename it to 'close' if it holds the closing prices"
+        pair = shlex.quote(f"{unknown[0]}=close")
+        fix = f"pass --columns {pair} (columns= in Python) if it holds the closing prices"
     return DataError(f"{file}: {subject}; known are {known_names}: {fix}")
 
 

@@ -120,8 +120,10 @@ def _panel(
 
     is_adjusted = tables[0].adjusted
     notes = [taken_as(is_adjusted), *notes, *(note for table in tables for note in table.notes)]
+    left_out: list[str] = []
     if "volume" in rows and rows["volume"].fillna(0.0).eq(0.0).all():
-        rows = rows.drop(columns=["volume", "split_close"], errors="ignore")
+        left_out = ["volume", "split_close"]
+        rows = rows.drop(columns=left_out, errors="ignore")
         notes.append("Volumes were 0 or missing on every row and were left out.")
     panel = panel_of_rows(
         rows,
@@ -135,7 +137,11 @@ def _panel(
     )
     if actions := [action for table in tables for action in table.actions]:
         panel = with_actions(panel, actions, allow_none=True)
-    read_as = {column: meaning for table in tables for column, meaning in table.read_as.items()}
+    read_as = {
+        column: None if meaning in left_out else meaning
+        for table in tables
+        for column, meaning in table.read_as.items()
+    }
     panel = dataclasses.replace(panel, read_as=read_as)
     if read_options.drop_repeated_bars:
         return without_repeats(panel)

@@ -7,6 +7,7 @@ its columns, or its own name; otherwise `OWN_FILE`. Names are compared by `label
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,13 +18,20 @@ Meaning = Literal[
     "split_close", "sector",
 ]  # fmt: skip
 
-# What every file may call its columns. None: of no use in a panel.
+TIMES = ("time", "date", "datetime", "timestamp", "day")
+# What every file may call its columns, also in German, French and Spanish. None: of no use in a panel. Short words that
+# are tickers too, such as BAS, are left out.
 COMMON_NAMES: Mapping[str, Meaning | None] = {
-    **dict.fromkeys(("time", "date", "datetime", "timestamp", "day"), "time"),
+    **dict.fromkeys((*TIMES, "datum", "fecha"), "time"),
     **dict.fromkeys(("symbol", "ticker", "tic"), "symbol"),
     **{name: name for name in ("open", "high", "low", "close", "volume", "spread", "dividend", "sector")},
     "split close": "split_close",
     **dict.fromkeys(("adj close", "adjusted close", "adjclose"), "adj close"),
+    **dict.fromkeys(("eroffnung", "eroeffnung", "eroffnungskurs", "ouverture", "apertura"), "open"),
+    **dict.fromkeys(("hoch", "tageshoch", "plus haut", "maximo"), "high"),
+    **dict.fromkeys(("tief", "tagestief", "plus bas", "minimo"), "low"),
+    **dict.fromkeys(("schluss", "schlusskurs", "cloture", "cierre"), "close"),
+    **dict.fromkeys(("volumen",), "volume"),
     **dict.fromkeys(("index", "stock splits", "capital gains", "repaired?"), None),
 }
 HOURS = "time"  # beside another column of times
@@ -117,8 +125,9 @@ class Layout:
 
 
 def label_of(column: object) -> str:
-    """A name of a column as layouts list it: in small letters, without <>, with spaces instead of underscores."""
-    return str(column).strip().strip("<>").lower().replace("_", " ")
+    """A name of a column as layouts list it: in small letters without accents or <>, spaces instead of underscores."""
+    letters = unicodedata.normalize("NFKD", str(column).strip().strip("<>").casefold().replace("_", " "))
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
 def layout_of(columns: Iterable[object], stem: str = "") -> Layout:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
+from finrl_pod.arguments import argument
 from finrl_pod.data.sources.cells import check_date_format
 from finrl_pod.data.sources.tables import quote
 from finrl_pod.errors import DataError, InputError
@@ -27,7 +28,8 @@ class ReadOptions:
     many of them are an error. symbol: ticker of a file without such a column. decimal: "." or ","; found from the
     numbers if None. date_format: format for strftime of dates that are not ISO 8601. separator: one character between
     the cells of a CSV file, found from its header if None. columns: what columns of the file are called here, as in
-    "Last=close, Code=symbol". ignore_unknown: leave out columns that no layout knows instead of an error.
+    "Last=close, Code=symbol" or {"Last": "close", "Code": "symbol"}. ignore_unknown: leave out columns that no layout
+    knows instead of an error.
     """
 
     bar: str = "1d"
@@ -39,7 +41,7 @@ class ReadOptions:
     decimal: str | None = None
     date_format: str | None = None
     separator: str | None = None
-    columns: str = ""
+    columns: str | Mapping[str, str] = ""
     ignore_unknown: bool = False
 
     def __post_init__(self) -> None:
@@ -57,6 +59,8 @@ class ReadOptions:
     @property
     def names_by_column(self) -> dict[str, str]:
         """Name here by name in the file. Raises DataError if `columns` does not have that form."""
+        if isinstance(self.columns, Mapping):
+            return {theirs.strip(): ours.strip() for theirs, ours in self.columns.items()}
         pairs = [pair.split("=") for pair in self.columns.split(",") if pair.strip()]
         if any(len(pair) != 2 or not all(map(str.strip, pair)) for pair in pairs):
             raise DataError(f"--columns takes pairs such as Last=close, Code=symbol, got {quote(self.columns)}")
@@ -64,11 +68,13 @@ class ReadOptions:
 
     @classmethod
     def from_keywords(cls, options: Mapping[str, Any]) -> ReadOptions:
-        """The options of a call in Python. Raises InputError for an unknown one, else as the class."""
+        """The options of a call in Python. Raises InputError for an unknown one or a wrong type, else as the class."""
         field_names = [field.name for field in dataclasses.fields(cls)]
         if unknown := [name for name in options if name not in field_names]:
             raise InputError(f"there is no option {unknown[0]!r} for prices; {closest_key(unknown[0], field_names)}")
-        for name in ("adjusted", "allow_gaps", "drop_repeated_bars", "allow_repeated_bars", "ignore_unknown"):
-            if not isinstance(options.get(name, True), bool | None if name == "adjusted" else bool):
-                raise InputError(f"{name} must be True or False, got {quote(options[name])}")
-        return cls(**options)
+        types = get_type_hints(cls)
+        checked_options = dict(options)
+        for name, value in options.items():
+            if not isinstance(value, str) or types[name] in (bool, bool | None):  # the class checks texts
+                checked_options[name] = argument(name, value, types[name])
+        return cls(**checked_options)
