@@ -24,6 +24,7 @@ from finrl_pod.market.execution import MarketPeriod
 from finrl_pod.settings.algorithm_configs import A2CConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_info, register_algorithm
 from finrl_pod.settings.run import FeatureConfig, RunConfig, parse
+from tests.app.multi_agent.test_train_many import MARKET
 from tests.app.small_run import run_backtest, run_tournament, small_config, small_panel
 
 OWN = """
@@ -463,6 +464,74 @@ def test_broken_rules_are_named(own: Path, name: str, rule: str, capsys: pytest.
     out = capsys.readouterr().out
     assert f"{own}:{name} breaks the contract" in out
     assert f"- {rule}: " in out
+
+
+CONTROL = """
+import torch
+from finrl_pod.rl.networks.policies import BasePolicy
+
+class Rows(BasePolicy):
+    def weights(self, generator):
+        draw = lambda *shape: torch.randn(*shape, generator=generator)
+        return {"actor_w": draw(self.spec.features, self.spec.action_size), "critic_w": draw(self.spec.features, 1)}
+
+    def mean(self, params, features, account, tradable):
+        return torch.einsum("pkas,psd->pkad", account, params["actor_w"])
+
+    def value(self, params, features, account, tradable):
+        return torch.einsum("pkas,psd->pka", account, params["critic_w"])
+"""
+
+
+@pytest.mark.slow
+def test_policies_for_control_tasks_are_checked_on_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("control.py").write_text(CONTROL)
+    assert check_extension("control.py:Rows") == []
+    terms = ["train", "--env", "gym:Pendulum-v1", "--algorithm", "ppo", "--steps", "64", "--set", "horizon=16"]
+    assert run([*terms, "--set", "policy=control.py:Rows", "--evaluate", "1", "--out", "run", "--json"]) == 0
+    assert run(["new", "policy", "MyNet"]) == 0
+    capsys.readouterr()
+    assert run([*terms, "--set", "policy=my_net.py:MyNet", "--out", "other"]) == 2
+    message = capsys.readouterr().err
+    assert "`account`" in message
+    assert "einsum" in message
+    assert check_extension("my_net.py:MyNet") == []
+
+
+@pytest.mark.parametrize("name", ["Staggered", "Choices"])
+def test_environments_of_several_agents_are_checked(name: str) -> None:
+    assert check_extension(f"tests.envs.gymnasium_pool.parallel_envs:{name}") == []
+
+
+def test_batched_markets_are_checked(tmp_path: Path) -> None:
+    (tmp_path / "pair.py").write_text(MARKET)
+    assert check_extension(f"{tmp_path / 'pair.py'}:Pair") == []
+    assert [fault.rule for fault in check_extension(f"{tmp_path / 'pair.py'}:Flat")] == ["error"]
+
+
+STILL = """
+import gymnasium, numpy as np
+
+class Still(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(2, np.float32), 0.0, False, self.t >= 10, {}
+"""
+
+
+def test_observations_that_hardly_change_are_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "still.py").write_text(STILL)
+    assert check_extension(f"{tmp_path / 'still.py'}:Still") == []
 
 
 def test_environments_are_checked_with_steps_and_members_of_ones_own(

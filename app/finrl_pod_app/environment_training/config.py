@@ -65,7 +65,11 @@ def open_env(
     values = env_arguments(arguments)
     if is_custom(name) and not is_gymnasium(name):
         if is_parallel(name):
-            raise ConfigError(f"{user_files.unpinned(name)} has several agents; add --many to train them all")
+            raise ConfigError(
+                f"{user_files.unpinned(name)} is an environment of several agents, or a function that makes one; add "
+                "--many to train them all, and write a class for one agent: a gymnasium.Env, or a gymnasium.Wrapper "
+                "whose __init__ calls the function"
+            )
         return record_episodes(load_env(name, envs=envs, members=members, device=device, **values))
     return GymnasiumVecEnv(
         name, envs=envs, members=members, workers=workers, seconds=seconds, device=device, arguments=values

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from finrl_pod_envs.custom.contract import MAX_STEPS, MEMBERS, Fault, check_env
-from finrl_pod_envs.custom.loader import load_env
-from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
+from finrl_pod_envs.custom.loader import load_env, load_joint_env
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv, ParallelMultiAgentEnv
 from finrl_pod_envs.gymnasium_pool.lanes import is_gymnasium
+from finrl_pod_envs.gymnasium_pool.parallel_lanes import is_parallel
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.user_strategy import UserStrategy, restartable_strategy
 
@@ -30,8 +32,9 @@ from finrl_pod.market.rewards import Interval, StepReward
 from finrl_pod.market.rules import custom_cost
 from finrl_pod.paper.brokers.factory import missing_members
 from finrl_pod.paper.domain.port import Broker
-from finrl_pod.protocols import VecEnv
-from finrl_pod.rl.networks.policies import Policy, PolicySpec, policy_maker
+from finrl_pod.protocols import MultiAgentVecEnv, VecEnv
+from finrl_pod.rl.multi_agent.views import view_agents
+from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy, policy_maker
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig
 from finrl_pod.settings.algorithm_registry import algorithm_info
@@ -60,6 +63,7 @@ ROWS = (
     ("accounts", "an account", "accounts", "A"),
 )
 ASKED = ("AAPL", "MSFT")  # of sources
+_log = logging.getLogger(__name__)
 
 
 def random_panel(bars: int = BARS, assets: int = ASSETS) -> Panel:
@@ -286,27 +290,43 @@ def _check_strategy(strategy: UserStrategy, restart: Callable[[], None] | None) 
 
 
 def _check_policy(reference: str, _: object) -> list[Fault]:
+    """Faults on a market; none of a policy that fits only environments without assets, or only a market."""
+    market_faults = _faults(lambda: _check_market_policy(reference))
+    row_faults = _faults(lambda: _check_outputs(make_policy(PolicySpec(reference, 0, 4, 2, (8, 8), "direct"))))
+    if bool(market_faults) == bool(row_faults):
+        return market_faults
+    name = unpinned(reference)
+    if market_faults:
+        _log.warning("%s is for environments without assets; on a market: %s", name, market_faults[0].message)
+    else:
+        _log.warning("%s is for markets; train --env: %s", name, row_faults[0].message)
+    return []
+
+
+def _check_market_policy(reference: str) -> list[Fault]:
     make = policy_maker(reference)
     for action, size in (("tilt", ASSETS), ("softmax", ASSETS + 1), ("direct", ASSETS)):
         spec = PolicySpec(reference, ASSETS, 3, size, (8, 8), action)
-        if faults := _check_outputs(make(spec), size):
+        if faults := _check_outputs(make(spec)):
             return faults
     return _train(A2CConfig(policy=reference, hidden=(8, 8)))
 
 
-def _check_outputs(policy: Policy, size: int) -> list[Fault]:
+def _check_outputs(policy: Policy) -> list[Fault]:
+    spec = policy.spec
     members, bars, accounts = 2, 3, 2
     weights_by_member = [policy.init(torch.Generator().manual_seed(p), torch.float32) for p in range(members)]
     params = {name: torch.stack([member[name] for member in weights_by_member]) for name in weights_by_member[0]}
     generator = torch.Generator().manual_seed(SEED)
-    features = torch.randn(members, bars, ASSETS, 3, generator=generator)
-    account = torch.rand(members, bars, accounts, 1 + ASSETS, generator=generator)
+    inputs = spec.features if spec.assets else 0
+    features = torch.randn(members, bars, spec.assets, inputs, generator=generator)
+    account = torch.rand(members, bars, accounts, spec.own, generator=generator)
     account = account / account.sum(-1, keepdim=True)
     for x in params.values():
         x.requires_grad_()
     out = policy.forward(params, features, account, None)
     for name, values, shape in (
-        ("mean", out.mean, (members, bars, accounts, size)),
+        ("mean", out.mean, (members, bars, accounts, spec.action_size)),
         ("value", out.value, (members, bars, accounts)),
     ):
         if tuple(values.shape) != shape:
@@ -414,13 +434,22 @@ def _train(config: AgentConfig) -> list[Fault]:
 
 
 def _check_environment(reference: str, steps: int | None, members: int) -> list[Fault]:
-    make: Callable[..., VecEnv] = GymnasiumVecEnv if is_gymnasium(reference) else load_env
-    make(reference, envs=1)  # a missing file or class is bad input, not a fault
+    make: Callable[..., VecEnv] = GymnasiumVecEnv
+    if not is_gymnasium(reference):
+        make = _agents_of(ParallelMultiAgentEnv) if is_parallel(reference) else load_env
+    env: object = make(reference, envs=1)  # a missing file or class is bad input, not a fault
+    if make is load_env and isinstance(env, MultiAgentVecEnv):
+        make = _agents_of(load_joint_env)
     return check_env(
         lambda envs, ids: make(reference, envs=envs, members=ids),
         members=[5 * i for i in range(members)],
         max_steps=MAX_STEPS if steps is None else steps,
     )
+
+
+def _agents_of(make: Callable[..., MultiAgentVecEnv]) -> Callable[..., VecEnv]:
+    """Makes markets of many agents as environments of one: each agent of a market is an environment."""
+    return lambda *args, **options: view_agents(make(*args, **options), shared=True, central=False)
 
 
 def _check_source(reference: str, _: object) -> list[Fault]:

@@ -315,7 +315,7 @@ class _Finals:
 
     def __init__(self, faults: _Faults) -> None:
         self.faults = faults
-        self.moving_steps = self.episode_count = self.next_matches = self.last_matches = 0
+        self.moving_steps = self.still_steps = self.episode_count = self.next_matches = self.last_matches = 0
 
     def add(self, last: Tensor, out: EnvStep, episode_ends: Tensor, step: int) -> None:
         final = _rows(out.final_observation)
@@ -331,13 +331,14 @@ class _Finals:
             )
         change = (final - last).abs().amax(-1) > EQUAL
         self.moving_steps += int((change & ~episode_ends).sum())
+        self.still_steps += int((~change & ~episode_ends).sum())
         self.episode_count += int(episode_ends.sum())
         self.next_matches += int(((gap <= EQUAL) & episode_ends).sum())
         self.last_matches += int((~change & episode_ends).sum())
 
     def judge(self) -> None:
-        if not self.episode_count or not self.moving_steps:
-            return  # nothing to tell from: no episode ended, or observations are constant within one
+        if not self.episode_count or self.moving_steps <= self.still_steps:
+            return  # nothing to tell from: no episode ended, or observations are often constant within one
         if self.next_matches == self.episode_count:
             self.faults.add(
                 "final observation",

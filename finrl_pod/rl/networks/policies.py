@@ -32,7 +32,7 @@ from finrl_pod.rl.networks.layers import (
     weighted_codes,
 )
 from finrl_pod.types import Tensor
-from finrl_pod.user_files import check_name, custom_object, custom_part_hint, unpinned
+from finrl_pod.user_files import check_name, custom_object, custom_part_hint, error_text, unpinned
 
 WEIGHT_FLOOR = 1e-3  # smallest relative holding whose logarithm is taken
 INITIAL_LOG_STD = 0.0
@@ -533,8 +533,30 @@ def _check_class(kind: str, custom_class: object) -> None:
 
 
 def make_policy(spec: PolicySpec) -> Policy:
-    """The policy of kind `spec.kind`. Raises as `policy_maker`."""
-    return policy_maker(spec.kind)(spec)
+    """The policy of kind `spec.kind`. Raises as `policy_maker`, ConfigError for one that cannot read flat rows."""
+    policy = policy_maker(spec.kind)(spec)
+    if not spec.assets and isinstance(policy, BasePolicy):
+        _try_on_rows(policy)
+    return policy
+
+
+def _try_on_rows(policy: BasePolicy) -> None:
+    """Raises ConfigError for a policy of users that fails on the observations of an environment without assets."""
+    spec = policy.spec
+    name = unpinned(spec.kind)
+    hint = (
+        f"in an environment without assets the observation is `account`, [P, K, A, {spec.own}], and `features` is empty"
+    )
+    tensors = policy.init(torch.Generator().manual_seed(0), torch.float32)
+    params = {key: x.unsqueeze(0) for key, x in tensors.items()}
+    try:
+        out = policy.forward(params, torch.zeros(1, 1, 0, 0), torch.zeros(1, 1, 2, spec.own), None)
+    except Exception as error:
+        raise ConfigError(f"the policy {name} does not fit: {hint}; it raised {error_text(error)}") from error
+    if (expected := (1, 1, 2, spec.action_size)) != tuple(out.mean.shape):
+        raise ConfigError(
+            f"the mean of the policy {name} must have shape {expected}, got {tuple(out.mean.shape)}: {hint}"
+        )
 
 
 LINEAR = "linear_w"  # weights [F, ..] of the features in the score of an asset, in every policy that has them
