@@ -91,7 +91,7 @@ def attribution(result: BacktestResult, market: MarketTensor, rules: ExecutionRu
     close, fill = (x[bars].double().cpu().numpy() for x in (market.close, venue.fill))
     balance = result.balance
     values = result.weights * balance[:, None]
-    shares = values / close
+    shares = _shares_held(result, close, rules)
     previous_shares = np.vstack([np.zeros_like(shares[:1]), shares[:-1]])
     trades = shares - previous_shares
     # The decision of bar t fills in bar t + 1 or at its own close; trades of a bar are its change of holdings.
@@ -112,6 +112,12 @@ def attribution(result: BacktestResult, market: MarketTensor, rules: ExecutionRu
     return Attribution(result, profits, costs, carry if result.carry else np.zeros_like(carry))
 
 
+def _shares_held(result: BacktestResult, close: Floats, rules: ExecutionRules) -> Floats:
+    """Shares [T, N] after the fills of each bar, from their weights: whole ones without rounding errors."""
+    shares: Floats = result.weights * result.balance[:, None] / close
+    return np.rint(shares) if rules.whole_shares else shares
+
+
 # ---------------------------------------------------------------------- trades
 
 
@@ -128,7 +134,7 @@ def trades_table(result: BacktestResult, market: MarketTensor, rules: ExecutionR
     venue = Venue(market, rules, torch.float64)
     close, fill = (x[bars].double().cpu().numpy() for x in (market.close, venue.fill))
     balance = result.balance[:, None]
-    shares_held = result.weights * balance / close
+    shares_held = _shares_held(result, close, rules)
     change = np.diff(shares_held, axis=0, prepend=0.0)
     # Orders fill at the same close, or in the bar after the decision.
     price = fill if venue.same_close else np.concatenate([close[:1], fill[:-1]])

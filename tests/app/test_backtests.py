@@ -193,6 +193,9 @@ def test_backtest_of_a_user_strategy_writes_a_complete_report(strategy_target: s
     profits = pd.read_csv(out / "attribution.csv")
     own = bars[bars["strategy"] == "Mine"]["equity"]
     assert profits["profit"].sum() == pytest.approx(own.iloc[-1] - own.iloc[0])
+    trades = pd.read_csv(out / "trades.csv")
+    assert trades["cost"].sum() == pytest.approx(about["costs_paid"])
+    assert set(trades["side"]) == {"buy", "sell"}
     found = document["attribution"]
     held = profits[~profits["symbol"].isin(["costs", "carry"])]
     assert sum(found["by_asset"].values()) == pytest.approx(held["profit"].sum())

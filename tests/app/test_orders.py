@@ -153,7 +153,7 @@ def test_virtual_holdings_are_kept_beside_the_holdings(tmp_path: Path) -> None:
 
 def test_whole_shares_are_cut_towards_zero_and_leave_cash() -> None:
     panel = random_panel()
-    holdings = dict.fromkeys(panel.symbols, 10.7) | {"S1": 0.0}
+    holdings = dict.fromkeys(panel.symbols, 1234.1) | {"S1": 0.0}  # x + 1 - x is not 1
     options: dict[str, Any] = {"cash": 100.0, "date": str(panel.times[301])[:10]}
     parts, whole = (
         ordered(Random(), panel, holdings, EnvironmentConfig(), whole_shares=whole, **options)

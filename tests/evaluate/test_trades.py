@@ -114,6 +114,16 @@ def average_entry(trades: object, symbol: str) -> float:
     return entry
 
 
+def test_whole_shares_are_whole_numbers() -> None:
+    panel = walk(seed=4)
+    table = np.random.default_rng(4).dirichlet(np.ones(4), 200)[:, :3]
+    result, market = run_table(table, panel, ExecutionRules(whole_shares=True))
+    trades = trades_table(result, market, ExecutionRules(whole_shares=True))
+    assert len(trades) > 100
+    assert (trades["shares"] == trades["shares"].round()).all()
+    np.testing.assert_allclose(trades["shares"] * trades["price"], trades["value"], rtol=1e-12)
+
+
 def test_stops_trade_at_their_own_prices() -> None:
     panel = walk(3)
     table = np.full((200, 3), np.nan)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pandas as pd
-from finrl_pod_strategies.baselines import index_market, index_rules
 from finrl_pod_strategies.policy import ModelStrategy, PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
@@ -19,7 +18,6 @@ from finrl_pod.data.splits import make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError, RunError
-from finrl_pod.evaluate.attribution import trades_table
 from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.files import read_json
 from finrl_pod.market.mandate import active_mandate
@@ -94,9 +92,9 @@ def backtest(
     amount for each month. benchmark: a symbol (bought and held) of the prices, or of the stored ones that they were
     selected from, a Series of index values by date, a baseline, or file.py:Class to compare with. capacity: also
     simulate larger accounts; adv: average daily volume of an asset in currency for it, where data have none. out:
-    folder for report.html, which needs no other file, and bars, weights and attribution as tables. Figures equal
-    `finrl-pod backtest` with the same options. Each test result of a strategy that is not a baseline counts as a look.
-    Raises InputError and DataError for bad input.
+    folder for report.html, which needs no other file, and bars, weights, trades and attribution as tables. Figures
+    equal `finrl-pod backtest` with the same options. Each test result of a strategy that is not a baseline counts as a
+    look. Raises InputError and DataError for bad input.
     """
     if isinstance(strategy, Panel | pd.DataFrame | api.Setup):
         raise InputError("the strategy comes first, then the prices: fp.backtest('equal_weight', prices)")
@@ -242,17 +240,13 @@ def _check_own_rules(folder: Path, rules: RunConfig) -> None:
 
 def _result(tested: FinishedBacktest) -> results.Backtest:
     inputs = tested.inputs
-    market = inputs.market
-    rules = inputs.market_period.rules
-    if inputs.name == "index":  # a market of one asset
-        market = index_market(inputs.panel, market.fill_rule)[1]
-        rules = index_rules(rules)
     result = tested.results[inputs.name]
+    trades = tested.trades()
     return results.Backtest(
         result,
         inputs.period or "dates",
         None if tested.look is None else tested.look.number,
-        results.NO_TRADES if tested.recording is None else trades_table(result, market, rules),
+        results.NO_TRADES if trades is None else trades,
         {name: other for name, other in tested.results.items() if name != inputs.name},
         inputs.in_sample,
         benchmark=None if tested.benchmark_account is None else tested.base,

@@ -105,7 +105,9 @@ def backtest(
         float | None,
         typer.Option(metavar="AMOUNT", help="With --capacity: average daily volume of an asset, where data have none."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the report, bars and weights (Parquet and CSV).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report, bars, weights and trades (Parquet and CSV).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Backtest a run's champion, a baseline or your own strategy, with the accounting and costs used in training."""

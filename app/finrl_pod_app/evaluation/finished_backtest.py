@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
-from finrl_pod_strategies.baselines import SavingsPlan, make_baseline, run_baseline
+from finrl_pod_strategies.baselines import SavingsPlan, index_market, index_rules, make_baseline, run_baseline
 from finrl_pod_strategies.mandate_account import DecisionRecorder
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.side_tables import read_flows
 from finrl_pod.data.splits import Span
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.attribution import Attribution, attribution
+from finrl_pod.evaluate.attribution import Attribution, attribution, trades_table
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules, orders_of
 from finrl_pod.evaluate.variations import RecordingStrategy, backtest_recorded, cost_curve
@@ -207,6 +207,15 @@ class FinishedBacktest:
             return None
         return attribution(self.results[inputs.name], inputs.market, inputs.market_period.rules)
 
+    def trades(self) -> pd.DataFrame | None:
+        """The trades, see `trades_table`; None with paper orders."""
+        if self.recording is None:
+            return None
+        (market, rules) = (self.inputs.market, self.inputs.market_period.rules)
+        if self.inputs.name == "index":  # a market of one asset
+            (market, rules) = (index_market(self.inputs.panel, market.fill_rule)[1], index_rules(rules))
+        return trades_table(self.results[self.inputs.name], market, rules)
+
     def _cost_curve(self) -> Sequence[Mapping[str, float]] | None:
         """Metrics of the same decisions at other costs; None for accounts that no other costs are computed for."""
         inputs = self.inputs
@@ -215,7 +224,7 @@ class FinishedBacktest:
         return cost_curve(self.recording, inputs.market_period)
 
     def write(self, out: Path) -> RunReport:
-        """Write the report with its page, and bars, weights and attribution as Parquet and CSV into a folder."""
+        """Write the report with its page, and bars, weights, trades and attribution as Parquet and CSV."""
         from finrl_pod.evaluate.export import write_results, write_table
         from finrl_pod_app.report.html import write_report
 
@@ -224,6 +233,8 @@ class FinishedBacktest:
         write_results(out, self.results)
         if profit := self.attribution():
             write_table(out / "attribution", pd.DataFrame(dict(profit.table())))
+        if (trades := self.trades()) is not None:
+            write_table(out / "trades", trades)
         return report
 
 

@@ -186,6 +186,8 @@ def account_orders(
         whole_venue = Venue(market, dataclasses.replace(rules, whole_shares=True), torch.float64)
         fills = whole_venue.fill_trades(t, cash, shares, fills.shares - shares, price)
     change = (fills.shares - shares)[0]
+    if options.whole_shares or rules.whole_shares:  # holdings may have fractions, and their difference rounding errors
+        change = change.round()
     change = torch.where((change * price).abs() > MIN_TRADE * equity, change, 0.0)
     targets = (shares * close / equity if weights is None else weights)[0]
     dates = [stamp(panel.times[bar], panel.bar) if bar >= 0 else None for bar in last_bars]

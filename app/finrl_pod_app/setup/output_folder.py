@@ -43,7 +43,10 @@ class RewritableResult(NamedTuple):
 
 
 BACKTEST = RewritableResult(
-    "a backtest", "report.json", "test", ("report.html", "bars.parquet", "bars.csv", "weights.parquet", "weights.csv")
+    "a backtest",
+    "report.json",
+    "test",
+    ("report.html", "bars.parquet", "bars.csv", "weights.parquet", "weights.csv", "trades.parquet", "trades.csv"),
 )
 SWEEP = RewritableResult("a sweep", "sweep.json", "rows", ("sweep.parquet", "sweep.csv"))
 
