@@ -250,10 +250,11 @@ def _first_defined_bar(raw: NDArray[np.float32], tradable: Bools, features: tupl
     first = _first_complete_bar(raw, tradable, required)
     if first is not None:
         return first
-    names = ", ".join(features[i].name for i in required)
+    names = [features[i].name for i in required]
+    rule = ", or environment.turbulence_limit = 0, which asks for turbulence" if "turbulence" in names else ""
     raise UndefinedFeatureError(
-        f"the features {names or '(none)'} are never defined together in {len(raw)} bars; "
-        "use more bars or features with shorter windows"
+        f"the features {', '.join(names) or '(none)'} are never defined together in {len(raw)} bars; "
+        f"use more bars or features with shorter windows{rule}"
     )
 
 
@@ -291,10 +292,10 @@ def fit_normaliser(raw: Floats, tradable: Bools, first: int, last: int, names: t
     for i, name in enumerate(names):
         values = rows[..., i][tradable_rows & np.isfinite(rows[..., i])]
         if not values.size:
-            raise UndefinedFeatureError(
-                f"feature {name!r} is undefined on all training bars {first} to {last}; "
-                "train on more bars or drop the feature"
-            )
+            fix = "train on more bars or drop the feature"
+            if name == "turbulence":
+                fix = "use more than 253 bars, or set environment.turbulence_limit = 0, which asks for it"
+            raise UndefinedFeatureError(f"feature {name!r} is undefined on all training bars {first} to {last}; {fix}")
         mean, std = float(values.mean()), float(values.std())
         means.append(mean)
         stds.append(std if std > _RELATIVE_SPREAD * max(abs(mean), float(np.finfo(np.float64).tiny)) else 1.0)

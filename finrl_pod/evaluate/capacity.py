@@ -84,7 +84,7 @@ def capacity_curve(
     not above zero.
     """
     if adv is not None and not (adv > 0 and np.isfinite(adv)):
-        raise InputError(f"--adv must be above 0, in currency a day, got {adv:g}")
+        raise InputError(f"adv must be above 0, in currency a day, got {adv:g}")
     market = _with_average_volume(period.market, adv)
     frictions = period.rules.frictions or Frictions()
     models = tuple(model for model in frictions.costs if not isinstance(model, SquareRootImpact))
@@ -153,7 +153,8 @@ def _with_average_volume(market: MarketTensor, adv: float | None) -> MarketTenso
         volume = adv / market.close
     elif market.fill_volume is None or market.volatility is None:
         raise DataError(
-            "a capacity needs volumes, and these prices have none; give the average daily volume: --adv 1e8"
+            "a capacity needs volumes, and these prices have none; give the average daily volume, such as --adv 1e8 "
+            "(adv= in Python)"
         )
     else:
         known_volumes = torch.where(fillable, market.fill_volume, torch.nan).cpu().numpy()

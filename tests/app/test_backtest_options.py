@@ -105,7 +105,7 @@ def test_settings_take_values_of_numpy_and_paths() -> None:
         ({"cash": 0}, "cash must be above zero"),
         ({"settings": {"agent.hidden": (3,)}}, "settings agent.hidden: a backtest takes fields of"),
         ({"settings": ["delay=2"]}, "settings must be a dict"),
-        ({"adv": 1e8}, "is the volume that --capacity assumes"),
+        ({"adv": 1e8}, "adv is the volume that capacity assumes"),
         ({"capacity": 1}, "capacity must be True or False"),
         ({"out": 3}, "out must be text or a path or None, got 3"),
     ],
@@ -117,6 +117,7 @@ def test_options_that_do_not_fit_are_refused(arguments: dict[str, Any], message:
 
 def test_a_symbol_that_is_not_traded_is_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     traded = fp.load_prices("main", symbols=["S0", "S1"])
+    assert fp.make_market("main", settings={"data.symbols": ("S0", "S1")}).panel.symbols == traded.symbols
     full = fp.load_prices("main")
     first = int(np.searchsorted(full.times, np.datetime64(SPAN["start"])))
     held = fp.backtest("inverse_volatility", traded, **SPAN, benchmark="S3", cost_bps=0)

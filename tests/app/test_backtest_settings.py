@@ -12,7 +12,7 @@ from finrl_pod_app.cli.main import run
 from finrl_pod_app.evaluation.finished_backtest import SplitName
 
 import finrl_pod as fp
-from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.errors import ConfigError, FeatureError, InputError
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import Panel
 from tests.data.panels import random_panel
@@ -125,6 +125,18 @@ def test_a_setting_changes_the_result_or_is_refused(name: str, tmp_path: Path) -
     other = fp.make_market(prices(), settings={**COMMON, **settings, **override})
     assert is_same(after, figures(fp.backtest(agent, other, split=split)))
     assert is_same(before, figures(fp.backtest(agent, split=split)))  # the agent keeps its own rules
+
+
+@pytest.mark.slow
+def test_prices_without_rules_are_traded_under_those_of_the_agent(tmp_path: Path) -> None:
+    agent = trained({**TRADES, "environment.cost_bps": 70.0, "environment.turbulence_limit": 3.0})
+    span = {"start": "2021-09-01", "end": "2022-01-20"}
+    expected = figures(fp.backtest(agent, **span))
+    assert is_same(expected, figures(fp.backtest(agent, prices(), **span)))
+    assert is_same(expected, figures(fp.backtest(agent.save(tmp_path / "agent"), prices(), **span)))
+    short = fp.load_prices(prices(), start="2021-09-01")
+    with pytest.raises(FeatureError, match=r"environment\.turbulence_limit"):
+        fp.backtest(agent, short, split="all")
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(MandateConfig)])

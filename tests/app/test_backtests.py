@@ -471,7 +471,7 @@ def test_an_unknown_benchmark_is_refused(
     [
         (["--adv", "1e7"], "give both"),
         (["--capacity", "--execution", "paper"], "exact weights"),
-        (["--capacity", "--adv", "0"], "--adv must be above 0"),
+        (["--capacity", "--adv", "0"], "adv must be above 0"),
     ],
 )
 def test_senseless_capacities_are_refused(
@@ -504,7 +504,7 @@ def test_stops_are_given_on_the_command_line(
     for arguments, message in (
         (["--orders", "stop=0.1"], "--orders takes shares such as stop_loss=0.1"),
         (["--orders", "stop_loss=2"], "stop_loss must be at least 0 and below 1"),
-        (["--orders", "stop_loss=0.1", "--capacity"], "without --capacity"),
+        (["--orders", "stop_loss=0.1", "--capacity"], "without capacity"),
         (["--orders", "stop_loss=0.1", "--data", "sample"], "need open, high and low"),
     ):
         assert run([*plain, *arguments]) == 2

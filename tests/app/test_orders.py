@@ -208,7 +208,7 @@ def test_prices_of_days_to_come_are_refused() -> None:
 
 def test_reasons_of_a_strategy_without_scores_are_refused() -> None:
     for strategy in (Random(), BasePortfolio(MANDATE)):
-        with pytest.raises(InputError, match="has no scores that could be explained: leave out --why"):
+        with pytest.raises(InputError, match="has no scores that could be explained: leave out why"):
             ordered(strategy, small_panel(), {}, cash=1e4, date="2021-06-01", why=True)
 
 

@@ -19,8 +19,8 @@ from torch import device
 from finrl_pod.data import features
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.settings.algorithm_configs import SACConfig
-from finrl_pod.settings.run import RunConfig
+from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig, DDPGConfig, SACConfig
+from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, RunConfig, TournamentConfig
 from tests.data.panels import random_panel
 
 PANEL = random_panel()
@@ -36,6 +36,26 @@ def test_estimates_grow_with_what_is_held() -> None:
     replay = RunConfig(agent=SACConfig(buffer_size=1_000_000))
     stored = 8 * 1_000_000 * 2 * 4 * len(SAMPLE.symbols)  # 8 pods, two accounts of N float32 at least
     assert estimate_run(replay, SAMPLE).parts["environments and learners"] > stored
+
+
+@pytest.mark.parametrize(
+    ("agent", "envs", "seconds"),  # CPU time measured on one core for 2,000 samples
+    [
+        (A2CConfig(horizon=5, hidden=(64, 64), policy="mlp"), 1, 1.3),
+        (A2CConfig(horizon=5, hidden=(64, 64), policy="mlp"), 4, 0.4),
+        (DDPGConfig(gradient_steps=1, batch_size=128, hidden=(400, 300), policy="mlp"), 1, 14.8),
+        (DDPGConfig(batch_size=128, hidden=(400, 300), policy="mlp"), 16, 2.3),
+    ],
+)
+def test_time_counts_the_calls_of_few_environments(agent: AgentConfig, envs: int, seconds: float) -> None:
+    tournament = TournamentConfig(pods=1, generations=1, samples_per_generation=2_000, leaderboard=1, champion=1)
+    environment = EnvironmentConfig(kind="stock_trading", envs=envs, group=1)
+    names = FeatureConfig(tuple(f"close_{n}_sma" for n in (30, 60)) * 4)
+    config = RunConfig(agent=agent, environment=environment, tournament=tournament, features=names)
+    none = dataclasses.replace(config, tournament=dataclasses.replace(tournament, samples_per_generation=1))
+    panel = dataclasses.replace(SAMPLE, symbols=SAMPLE.symbols[:8])
+    estimated = estimate_run(config, panel).seconds - estimate_run(none, panel).seconds
+    assert seconds / 2 < estimated < 2 * seconds
 
 
 def test_mapped_tables_are_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,5 +95,5 @@ def test_sizes_at_a_share_of_the_first_growth() -> None:
 def test_prices_without_volumes_and_senseless_ones_are_refused() -> None:
     with pytest.raises(DataError, match="--adv 1e8"):
         curve(False)
-    with pytest.raises(InputError, match="--adv must be above 0"):
+    with pytest.raises(InputError, match="adv must be above 0"):
         curve(False, adv=-1.0)

@@ -91,6 +91,7 @@ def make_market(
         if market_config.features == FeatureConfig():
             market_config = dataclasses.replace(market_config, features=fitted_config.features)
     market_config = with_settings(market_config, settings, cost_bps)
+    panel = select(panel, market_config.data.symbols)
     try:
         return api.prepare(market_config, panel=panel)
     except ConfigError as error:

@@ -119,20 +119,20 @@ class BacktestTerms:
             raise InputError('the config of a daemon needs execution "paper"')
         if self.capacity and (self.execution == "paper" or strategy == "index"):
             raise InputError(
-                "a capacity is computed for strategies traded to exact weights; leave out --execution paper and index"
+                "a capacity is computed for strategies traded to exact weights; leave out execution paper and index"
             )
         if self.adv is not None and not self.capacity:
-            raise InputError("--adv is the volume that --capacity assumes; give both")
+            raise InputError("adv is the volume that capacity assumes; give both")
 
     def apply_to(self, inputs: BacktestInputs) -> BacktestInputs:
         """The inputs with orders and flows. Raises InputError if they are not simulated on these terms."""
         orders = self.orders or orders_of(inputs.strategy)
         if orders is not None and (self.capacity or self.execution == "paper" or inputs.name == "index"):
-            raise InputError("stops and limits are simulated for strategies traded to weights, without --capacity")
+            raise InputError("stops and limits are simulated for strategies traded to weights, without capacity")
         if self.flows is None:
             return dataclasses.replace(inputs, orders=orders)
         if self.capacity or self.execution == "paper":
-            raise InputError("--flows is for strategies traded to exact weights, without --capacity")
+            raise InputError("flows are for strategies traded to exact weights, without capacity")
         flows = read_flows(self.flows, inputs.panel.times[inputs.first : inputs.last + 1])
         return dataclasses.replace(inputs, orders=orders, flows=flows)
 

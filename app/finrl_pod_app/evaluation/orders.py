@@ -154,7 +154,7 @@ def account_orders(
     account = strategy.inner if isinstance(strategy, UserStrategy) else strategy
     if options.why and not has_scores(strategy):
         raise InputError(
-            f"the strategy {strategy.name} has no scores that could be explained: leave out --why, or ask a run"
+            f"the strategy {strategy.name} has no scores that could be explained: leave out why, or ask a run"
         )
     rules = rules_of(dataclasses.replace(config.environment, fill="same_close", delay=1))
     t = _bar_of(panel, options.date)
@@ -274,8 +274,8 @@ def _last_bars(panel: Panel, t: int, shares: Floats, options: OrderOptions) -> l
             raise DataError(f"{subject} end on {day}, which has not come yet: correct the file and import it again")
         if np.busday_count(day, today) > options.max_age:
             raise DataError(
-                f"{subject} end on {day}, more than {options.max_age} trading days ago: update them, raise --max-age, "
-                "or name the day with --date"
+                f"{subject} end on {day}, more than {options.max_age} trading days ago: update them, raise --max-age "
+                "(max_age= in Python), or name the day with --date (date=)"
             )
     return last_bars
 

@@ -5,6 +5,7 @@ Measured runs took between half of the memory and all of it, and the time within
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ ROLLOUT_COPIES = 2  # the rollout, and its items in the order of minibatches
 PARAMETER_COPIES = 5  # weights, gradient, two moments, a copy to save
 SAMPLES_PER_SECOND = {"on-policy": 20_000.0, "off-policy": 1_500.0, "simulator": 10_000.0}  # 20 assets, two cores
 LINEAR_SAMPLES_PER_SECOND = 200_000.0  # of a linear policy, unless its algorithm is off-policy
+CALL_SECONDS = 2.5e-3  # of an iteration on a policy's own samples, or of a gradient step, whatever its size
+WEIGHT_SECONDS = 2.7e-11  # of a gradient step off-policy, per transition and parameter
 EVALUATION_SECONDS = 2e-5  # of the audit, the baselines and the report, per bar and asset
 FLOAT = 4
 GB = 1e9
@@ -94,7 +97,7 @@ def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimat
         "scoring": max((count for _, count in batches), default=1) * cells * FLOAT,
         "snapshots": (config.tournament.pods + config.tournament.leaderboard) * largest_agent * 3 * FLOAT,
     }
-    seconds = 5.0 + _training_seconds(config, samples, assets) + cells * EVALUATION_SECONDS
+    seconds = 5.0 + _training_seconds(config, pods, assets, features) + cells * EVALUATION_SECONDS
     return Estimate(parts, mapped_size * shards, samples, seconds)
 
 
@@ -146,15 +149,26 @@ def _parameters(agent: AgentConfig, assets: int, features: int) -> int:
     return 3 * (layers + 3 * max(agent.hidden) ** 2 + assets * max(agent.hidden))
 
 
-def _training_seconds(config: RunConfig, samples: int, assets: int) -> float:
-    agents = (config.agent, *config.cohorts)
+def _training_seconds(config: RunConfig, pods: Mapping[AgentConfig, int], assets: int, features: int) -> float:
+    """Time of the samples, and of the calls that they take: few environments make many short ones."""
+    tournament = config.tournament
+    samples = tournament.generations * tournament.samples_per_generation
     size = 20 / max(assets, 1)
     seconds = 0.0
-    for agent in agents:
+    for agent, count in pods.items():
         kind = algorithm_info(agent.algorithm).kind
         if kind == "solved" or (agent.policy == "linear" and kind != "off-policy"):
             rate = LINEAR_SAMPLES_PER_SECOND * min(size, 1.5)
         else:
             rate = SAMPLES_PER_SECOND[kind] * min(size, 4.0)
-        seconds += samples / len(agents) / rate
-    return min(seconds, config.tournament.seconds or seconds)
+        seconds += samples * count / rate
+        if not isinstance(agent, OnPolicyConfig | OffPolicyConfig | DifferentiableConfig):
+            continue
+        batch = min(tournament.batch_pods or count, count)
+        iterations = math.ceil(count / max(batch, 1)) * samples / (config.environment.envs * agent.horizon)
+        if isinstance(agent, OffPolicyConfig):
+            step_seconds = batch * agent.batch_size * _parameters(agent, assets, features) * WEIGHT_SECONDS
+            seconds += iterations * agent.gradient_steps * (CALL_SECONDS + step_seconds)
+        else:
+            seconds += iterations * CALL_SECONDS
+    return min(seconds, tournament.seconds or seconds)
