@@ -355,7 +355,9 @@ def _module_object(reference: str, purpose: str) -> Any:
         if is_interrupt(error):
             raise
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
-            raise InputError(f"there is no module {module_name} for {purpose}; install its package") from None
+            file = Path(*module_name.split(".")).with_suffix(".py")
+            fix = f"write {file}:{name} for the file in this folder" if file.is_file() else "install its package"
+            raise InputError(f"there is no module {module_name} for {purpose}; {fix}") from None
         raise InputError(f"{module_name} could not be imported: {error_text(error)}") from error
     if not hasattr(module, name):
         raise InputError(f"the module {module_name} has no {name}")

@@ -36,7 +36,7 @@ from finrl_pod.settings.constraints import (
     section,
     setting,
 )
-from finrl_pod.settings.toml import build_record, read_toml
+from finrl_pod.settings.toml import build_record, other_name, read_toml
 
 __all__ = [
     "BUILT_IN_SPLITS",
@@ -409,9 +409,11 @@ def _parse_agent(values: Any, setting_name: str, source: str) -> AgentConfig:
     for key in values:
         owners = [info.name for info in ALGORITHMS.values() if key in describe_settings(info.config_class)]
         if owners and key not in describe_settings(record):
+            hint = other_name(key, describe_settings(record))
+            other = "" if hint is None else f" but {hint}"
             raise ConfigError(
                 f"{source}: unknown key {setting_name}.{key}; it is a setting of {', '.join(owners)}, "
-                f"and {name} has no such setting"
+                f"and {name} has no such setting{other}"
             )
     config_values = {**values, "algorithm": name}
     agent: AgentConfig = build_record(record, config_values, source, section_name=setting_name)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
@@ -172,10 +172,25 @@ def _value_text(value: Any) -> str:
     return value_text(value) if isinstance(value, bool) else str(value) if isinstance(value, date) else repr(value)
 
 
+# Settings by their names in Stable-Baselines3 and CleanRL, as in docs/from-stable-baselines3-and-cleanrl.md.
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "n_steps": ("horizon",), "num_steps": ("horizon",), "batch_size": ("minibatches",),
+    "num_minibatches": ("minibatches",), "n_epochs": ("epochs",), "update_epochs": ("epochs",),
+    "clip_coef": ("clip_range",), "ent_coef": ("entropy_coefficient", "temperature"),
+    "vf_coef": ("value_coefficient",), "anneal_lr": ("learning_rate_schedule",), "net_arch": ("hidden",),
+    "activation_fn": ("activation",), "ortho_init": ("orthogonal_init",), "policy_frequency": ("policy_delay",),
+}  # fmt: skip
+
+
+def other_name(name: str, setting_names: Collection[str]) -> str | None:
+    """The setting that other libraries call `name`, if there is one."""
+    return next((x for x in OTHER_NAMES.get(name, ()) if x in setting_names), None)
+
+
 def closest_key(name: str, setting_names: Iterable[str]) -> str:
     """A hint for an unknown name: "did you mean X?", or the list of known names."""
     names = list(setting_names)
-    close = closest_name(name, names)
+    close = other_name(name, names) or closest_name(name, names)
     return f"did you mean {close}?" if close else f"known are {listed(names)}"
 
 

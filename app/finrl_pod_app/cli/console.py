@@ -103,13 +103,16 @@ def show_training_result(result: Mapping[str, Any]) -> None:
     ]
     for p, alive in enumerate(result["alive"]):
         score = result["score"][p]
-        words = [f"score {score:.1f} (mean episode return, last 100 episodes)"] if score is not None else []
+        words = [] if alive else ["stopped to learn, its loss became NaN or infinite"]
+        if score is not None:
+            words.append(f"score {score:.1f} (mean episode return, last 100 episodes)")
         if evaluated is not None:
             words.append(_evaluation_text(_member_scores(evaluated, p)))
-        words += [] if alive else ["diverged (its loss is NaN)"]
         lines.append(f"Member {p}: {'; '.join(words)}.")
     if evaluated is not None and evaluated["ensemble"]:
         lines.append(f"Ensemble: {_evaluation_text(evaluated['ensemble'])}.")
+    if not any(result["alive"]):
+        lines.append("No member learned to the end: the weights are those before the loss became NaN or infinite.")
     if result["unscored"]:
         lines.append(
             f"Excluded from the scores: {count_text(result['unscored'], 'episode')} with NaN or infinite rewards."
@@ -123,8 +126,9 @@ def show_environment_evaluation(found: Mapping[str, Any]) -> None:
     """Print the result of `evaluate`."""
     episodes = count_text(found["episodes"], "episode")
     lines = [f"{found['algorithm']} on {found['env']}, seed {found['seed']}, {episodes} each."]
-    for p in range(len(found["mean"])):
-        lines.append(f"Member {p}: {_evaluation_text(_member_scores(found, p))}.")
+    names = found["agents"] or [f"Member {p}" for p in range(len(found["mean"]))]
+    for p, name in enumerate(names):
+        lines.append(f"{name}: {_evaluation_text(_member_scores(found, p))}.")
     if found["ensemble"]:
         lines.append(f"Ensemble: {_evaluation_text(found['ensemble'])}.")
     print_lines(make_console(), *lines)

@@ -204,7 +204,8 @@ def evaluate(
     document = {
         "run": str(run_dir),
         "env": unpinned(config.env),
-        "algorithm": unpinned(config.agent.algorithm),
+        "algorithm": config.algorithm,
+        "agents": list(agents.names) if agents.count == len(agents.names) else [],
         "seed": config.seed if seed is None else seed,
         **scores.to_dict(),
     }

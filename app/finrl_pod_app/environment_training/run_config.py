@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.user_files import is_file_reference, pin
 from finrl_pod_app.environment_training.config import TrainingConfig, agent_config, default_algorithm, default_envs
 from finrl_pod_app.environment_training.environments import algorithm_of_many
 from finrl_pod_app.environment_training.folder import RunFolder
 
 STEPS = 100_000
+_log = logging.getLogger(__name__)
 
 
 def training_config(
@@ -46,6 +49,8 @@ def training_config(
         algorithm or default_algorithm(env, env_args), settings, steps=max(steps, 1), envs=max(envs, 1),
         saved=None if saved is None else saved.agent,
     )  # fmt: skip
+    if saved is not None and isinstance(agent, OffPolicyConfig) and saved.steps < steps > agent.buffer_size:
+        _log.warning("the replay buffer keeps the %d transitions of the run that is continued", agent.buffer_size)
     return TrainingConfig(
         env=env, agent=agent, steps=steps, env_args=tuple(env_args), envs=envs, workers=workers, many=joint_algorithm,
         **options,

@@ -35,6 +35,7 @@ from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.optimisation.normalisation import MEAN, VARIANCE
 from finrl_pod.tournament.snapshots import load_tensors
 from finrl_pod.types import Tensor
+from finrl_pod.user_files import unpinned
 from finrl_pod_app.environment_training.config import TrainingConfig, env_arguments
 from finrl_pod_app.environment_training.environments import acting_env, agent_shapes
 from finrl_pod_app.environment_training.evaluation import EvaluationResult, ensemble_decision, evaluate
@@ -125,7 +126,7 @@ def load_agents(run: str | Path) -> SavedAgents:
         agents.act(torch.zeros(count, 1, spec.features))
     except (RuntimeError, KeyError):
         raise RunError(
-            f"the weights in {path / WEIGHTS} do not fit {config.env} with {spec.features} observations and "
+            f"the weights in {path / WEIGHTS} do not fit {unpinned(config.env)} with {spec.features} observations and "
             f"{spec.action_size} actions; restore the environment that the run was made with"
         ) from None
     return agents
@@ -165,7 +166,9 @@ def play(
         from PIL import Image  # before the episodes: not all installations have it
     name = agents.config.env
     if agents.config.many is not None or not is_gymnasium(name):
-        raise InputError(f"play shows Gymnasium environments, got {name}; finrl-pod evaluate tests its agents")
+        raise InputError(
+            f"play shows Gymnasium environments, got {unpinned(name)}; finrl-pod evaluate tests its agents"
+        )
     arguments = env_arguments(agents.config.env_args)
     mode = _render_mode(name, arguments, picture)
     if mode is None:
@@ -177,11 +180,13 @@ def play(
         played_episodes = [_episode(agents, env, episode_seed(stream, i), frames, show) for i in range(episodes)]
         fps = int(env.metadata.get("render_fps") or DEFAULT_FPS)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise SetupError(f"{name} cannot be drawn: {error}") from None
+        raise SetupError(f"{unpinned(name)} cannot be drawn: {error}") from None
     except (RunError, InputError):
         raise
+    except BrokenPipeError:  # nobody reads what is shown
+        raise
     except Exception as error:
-        raise RunError(f"{name} failed: {describe_failure(error)}") from error
+        raise RunError(f"{unpinned(name)} failed: {describe_failure(error)}") from error
     finally:
         env.close()
     if picture is not None:
@@ -231,7 +236,9 @@ def _render_mode(name: str, arguments: Mapping[str, Any], picture: Path | None) 
     probe.close()
     if picture is not None:
         if "rgb_array" not in modes:
-            raise InputError(f"{name} draws no pictures (its modes: {', '.join(modes) or 'none'}); leave out --out")
+            raise InputError(
+                f"{unpinned(name)} draws no pictures (its modes: {', '.join(modes) or 'none'}); leave out --out"
+            )
         if picture.suffix != ".png":
             raise InputError(f"--out must end in .png, an animated picture, got {picture}")
         return "rgb_array"

@@ -183,7 +183,8 @@ class _TrainingRun:
             self._finish(None)
             raise Interrupted(
                 f"stopped after {self.steps:,} of {config.steps:,} steps; the weights are saved in "
-                f"{self.folder.path}, and the run cannot be resumed: {config.env} has no checkpoint() and resume()"
+                f"{self.folder.path}, and the run cannot be resumed: {unpinned(config.env)} has no checkpoint() and "
+                "resume()"
             )
         if signals and self.steps < config.steps:
             raise Interrupted(

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError
+from finrl_pod.user_files import unpinned
 from finrl_pod_envs.gymnasium_pool.lanes import Block, LanePlan, block_size, describe_failure
 from finrl_pod_envs.gymnasium_pool.parallel_lanes import make_lane
 from finrl_pod_envs.gymnasium_pool.worker import BUSY, DONE, RAISED, REFUSED, STEP, Channel, start_worker
@@ -48,7 +49,7 @@ class LocalDriver:
 
     def __init__(self, plan: LanePlan) -> None:
         self.block = Block(len(plan.streams), plan.shapes)
-        self._name = plan.name
+        self._name = unpinned(plan.name)
         self._lanes = [make_lane(plan, self.block, i) for i in range(len(plan.streams))]
 
     def begin(self, episodes: Mapping[int, tuple[int, Actions]]) -> None:
@@ -221,7 +222,7 @@ class PoolDriver:
             raise ConfigError(error[REFUSED])
         self._exceptions[error[RAISED]] += 1
         if self._exceptions[error[RAISED]] == MAX_FAILURES:
-            raise RunError(f"{self._plan.name} failed {MAX_FAILURES} times: {error[RAISED]}")
+            raise RunError(f"{unpinned(self._plan.name)} failed {MAX_FAILURES} times: {error[RAISED]}")
         return f"failed in its environment: {error[RAISED]}"
 
     def _replace(self, worker: _Worker, reason: str, *, starting: bool) -> list[int]:
@@ -235,7 +236,7 @@ class PoolDriver:
         if starting or failures >= MAX_FAILURES:
             self._workers.remove(worker)
             raise RunError(
-                f"worker {index} of {self._plan.name} {reason}"
+                f"worker {index} of {unpinned(self._plan.name)} {reason}"
                 + ("" if starting else f", {failures} times in a row")
                 + "; check that the environment works without --workers"
             )

@@ -98,7 +98,7 @@ class LanePool:
     def _probe(self) -> Shapes:
         """Sizes of the environment, which is made once to learn them."""
         probe = make_gymnasium(self.name, arguments=self._arguments)
-        shapes = shapes_of(probe, self.name)
+        shapes = shapes_of(probe, unpinned(self.name))
         probe.close()
         return shapes
 
@@ -172,7 +172,7 @@ class LanePool:
             _log.warning(
                 "%d episodes of %s are too long to be continued after an interruption; new ones start",
                 (~is_repeatable).sum(),
-                self.name,
+                unpinned(self.name),
             )
         self._steps = np.where(is_repeatable, lengths.numpy(), 0)
         self._total = np.where(is_repeatable, state["total"].numpy(), 0.0)

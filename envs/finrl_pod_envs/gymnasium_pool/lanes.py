@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finrl_pod.errors import ConfigError, FinrlPodError, SetupError
-from finrl_pod.user_files import is_custom, user_object
+from finrl_pod.user_files import is_custom, unpinned, user_object, written_path
 
 if TYPE_CHECKING:
     import gymnasium
@@ -121,12 +121,12 @@ def make_gymnasium(
     except FinrlPodError:
         raise
     except gymnasium.error.DependencyNotInstalled as error:
-        raise SetupError(f"{name} needs a package that is not installed: {error}") from None
+        raise SetupError(f"{unpinned(name)} needs a package that is not installed: {error}") from None
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         reason = str(error).rstrip(". ")
         raise ConfigError(f"there is no Gymnasium environment {name.removeprefix(PREFIX)!r}: {reason}") from None
     except Exception as error:
-        raise ConfigError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{unpinned(name)} cannot be made: {type(error).__name__}: {error}") from error
 
 
 def shapes_of(env: gymnasium.Env[Any, Any], name: str) -> Shapes:
@@ -318,7 +318,8 @@ def describe_failure(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own_frames = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
     location = own_frames[-1] if own_frames else frames[-1]
-    return f"{type(error).__name__}: {error} ({location.filename}, line {location.lineno})"
+    file = written_path(Path(location.filename))
+    return f"{type(error).__name__}: {error} ({file}, line {location.lineno})"
 
 
 class Lane:
@@ -327,17 +328,20 @@ class Lane:
     def __init__(self, plan: LanePlan, block: Block, index: int) -> None:
         name = plan.name
         self.env = make_gymnasium(name, arguments=plan.arguments)
-        self._name = name
+        self._name = unpinned(name)
         self._shapes = plan.shapes
         self._stream = plan.streams[index]
         self._block = block
         self._index = index
-        self._row = Flattener(self.env.observation_space, name)
+        self._row = Flattener(self.env.observation_space, self._name)
         self._earlier_gaps = int(block.gaps[index])  # of a worker that was replaced
 
     def begin(self, episode: int) -> None:
         """Start an episode by its number."""
-        observation, _ = self.env.reset(seed=episode_seed(self._stream, episode))
+        values: Any = self.env.reset(seed=episode_seed(self._stream, episode))
+        if not (isinstance(values, tuple) and len(values) == 2):
+            raise ConfigError(f"the reset of {self._name} must return two values, (observation, info)")
+        observation, _ = values
         self._block.row[self._index, 0] = self._row.first(observation)
         self._block.episode[self._index] = episode
 

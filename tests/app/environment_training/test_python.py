@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
+from finrl_pod_app.environment_training.config import agent_config
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
 import finrl_pod as fp
-from finrl_pod.errors import InputError
+from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.settings.toml import OTHER_NAMES
 from tests.app.environment_training.test_train import REACH
 
 SETTINGS = {"hidden": (8,), "horizon": 16, "minibatches": 2}
@@ -83,3 +85,92 @@ def test_wrong_calls_name_the_right_ones() -> None:
 
 def test_no_workers_is_this_process() -> None:
     assert GymnasiumVecEnv("gym:CartPole-v1", workers=0).pids == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "setting"),
+    [("ppo", "n_steps", "horizon"), ("ppo", "batch_size", "minibatches"), ("ppo", "ent_coef", "entropy_coefficient"),
+     ("sac", "ent_coef", "temperature"), ("a2c", "net_arch", "hidden"), ("td3", "policy_frequency", "policy_delay")],
+)  # fmt: skip
+def test_names_of_other_libraries_lead_to_settings(algorithm: str, name: str, setting: str) -> None:
+    with pytest.raises(ConfigError, match=rf"agent\.{name}; .*\b{setting}\b"):
+        agent_config(algorithm, (f"{name}=4",), steps=64, envs=1)
+
+
+def test_names_of_other_libraries_are_those_of_the_documentation() -> None:
+    page = Path(__file__).parents[3] / "docs" / "from-stable-baselines3-and-cleanrl.md"
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| ")]
+    for name, settings in OTHER_NAMES.items():
+        (row,) = (row for row in rows if f"`{name}`" in "|".join(row.split("|")[1:3]))
+        assert any(setting in row.split("|")[3] for setting in settings)
+
+
+FAULTY = """
+import gymnasium, numpy as np
+
+class OldReset(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2)
+    reward = 0.0
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(2, np.float32)
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(2, np.float32), self.reward, False, self.t >= 10, {}
+
+class NoNumber(OldReset):
+    reward = float("nan")
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(), {}
+
+class Broken(NoNumber):
+    def step(self, action):
+        raise KeyError("broken")
+"""
+
+
+def test_messages_name_what_the_user_wrote(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("faulty.py").write_text(FAULTY)
+    terms = ["--algorithm", "ppo", "--steps", "16", "--set", "horizon=16", "--evaluate", "0"]
+    for name, words in (
+        ("faulty.py:OldReset", "(observation, info)"),
+        ("faulty.py:Broken", "faulty.py, line"),
+    ):
+        assert run(["train", "--env", name, *terms, "--out", name]) == 2
+        message = capsys.readouterr().err
+        assert words in " ".join(message.split())
+        assert "@" not in message
+    assert run(["train", "--env", "faulty.py:NoNumber", *terms, "--out", "nan"]) == 0
+    assert "No member learned to the end" in capsys.readouterr().out
+
+
+def test_modules_of_the_folder_are_named_as_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("elsewhere.py").write_text(FAULTY)
+    assert run(["train", "--env", "elsewhere:Broken", "--algorithm", "ppo", "--steps", "16", "--out", "run"]) == 2
+    assert "elsewhere.py:Broken" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_agents_of_one_market_are_evaluated_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agents = fp.train_env(
+        "tests.envs.gymnasium_pool.parallel_envs:Staggered", 16, tmp_path / "run", many=True,
+        settings={"hidden": [4], "horizon": 16}, evaluation=0,
+    )  # fmt: skip
+    assert agents.act(torch.zeros(3, 2, 3)).shape == (3, 2, 1)
+    assert run(["evaluate", str(tmp_path / "run"), "--episodes", "2", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["algorithm"], document["agents"]) == ("mappo", ["b", "a", "c"])
+
+
+@pytest.mark.slow
+def test_a_resumed_run_tells_that_its_buffer_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    terms: dict[str, Any] = {"algorithm": "dqn", "evaluation": 0, "settings": {"hidden": [4], "batch_size": 8}}
+    fp.train_env("gym:CartPole-v1", 300, tmp_path / "run", **terms)
+    fp.train_env("gym:CartPole-v1", 310, tmp_path / "run", resume=True, **terms)
+    assert "replay buffer keeps the 300 transitions" in caplog.text

@@ -106,7 +106,7 @@ FAULTS: Sequence[tuple[Change, str, str]] = [
     ),
     (reused, "outputs", "step 2 overwrote the observation that was returned before it"),
     (lambda _, out: tuple(out), "fields", "step() returned tuple without observation; return an EnvStep"),
-    (lambda _, out: 1 // 0, "error", "it raised ZeroDivisionError"),
+    (lambda _, out: 1 // 0, "error", "ZeroDivisionError"),
 ]
 
 
