@@ -27,6 +27,7 @@ from finrl_pod.market.execution import (
     limit_gross_exposure,
     trades_to_weights,
     weights_error,
+    whole_trades,
 )
 from finrl_pod.market.venue import Venue
 from finrl_pod.native.device import one_thread
@@ -512,6 +513,8 @@ def ordered_trades(
     """
     rules = venue.rules
     trades = torch.zeros_like(shares) if weights is None else trades_to_weights(weights, cash, shares, close)
+    if rules.whole_shares:
+        trades = whole_trades(trades, shares)
     if rules.short or rules.borrow:
         trades = torch.where((account_equity(cash, shares, close) > 0).unsqueeze(-1), trades, -shares)
     if availability is not None:

@@ -17,6 +17,7 @@ from finrl_pod.market.costs import Frictions
 from finrl_pod.types import Floats, MarketTensor, Tensor
 
 BuyAllocation = Literal["proportional", "sequential"]
+SHARE_TOLERANCE = 1e-9  # rounding error of trades that were weights in float64, as a share of the holdings
 WEIGHT_TOLERANCE = 1e-5  # weights computed in float32 add up to 1 only this closely
 
 
@@ -91,6 +92,17 @@ def account_equity(cash: Tensor, shares: Tensor, prices: Tensor) -> Tensor:
 def trades_to_weights(weights: Tensor, cash: Tensor, shares: Tensor, prices: Tensor) -> Tensor:
     """Trades in shares [..., N] that bring the holdings to `weights` [..., N] of equity at these prices [..., N]."""
     return weights * account_equity(cash, shares, prices).unsqueeze(-1) / prices - shares
+
+
+def whole_trades(trades: Tensor, shares: Tensor) -> Tensor:
+    """Trades [..., N] in float64 with those that are whole but for rounding made whole: they would lose a share.
+
+    shares: [..., N], holdings.
+    """
+    nearest = trades.round()
+    return torch.where(
+        (trades - nearest).abs() <= SHARE_TOLERANCE * (1 + shares.abs() + nearest.abs()), nearest, trades
+    )
 
 
 def execute(

@@ -124,6 +124,23 @@ def test_whole_shares_are_whole_numbers() -> None:
     np.testing.assert_allclose(trades["shares"] * trades["price"], trades["value"], rtol=1e-12)
 
 
+def test_whole_trades_lose_no_share_to_rounding() -> None:
+    panel = walk(seed=5)
+    market = build_market(panel, (), (0, 199), "same_close")
+    wanted = np.random.default_rng(5).integers(0, 4_000, (200, 3)).astype(float)
+
+    class Counts:
+        name, feature_names, lookback = "counts", (), 1
+
+        def target_weights(self, window: Window, positions: Positions) -> Floats:
+            return wanted[np.searchsorted(panel.times, window.times[-1])] * window.close[-1] / positions.equity
+
+    rules = ExecutionRules(cost_rate=0.0, whole_shares=True)
+    result = backtest(Counts(), panel, MarketPeriod(market, 0, 199, rules, CASH))
+    held = result.weights * result.equity[:, None] / panel.close
+    np.testing.assert_allclose(held[:-1], wanted[:-1], atol=1e-6)
+
+
 def test_stops_trade_at_their_own_prices() -> None:
     panel = walk(3)
     table = np.full((200, 3), np.nan)

@@ -32,7 +32,7 @@ from finrl_pod.evaluate.attribution import MIN_TRADE
 from finrl_pod.evaluate.backtest import check_weights, decider, ordered_trades
 from finrl_pod.evaluate.intrabar_orders import orders_of
 from finrl_pod.files import read_regular, write_text
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import ExecutionRules, whole_trades
 from finrl_pod.market.protocols import MandatedStrategy, StrategyState
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
@@ -184,7 +184,7 @@ def account_orders(
     fills = venue.fill_trades(t, cash, shares, trades, price)
     if options.whole_shares:
         whole_venue = Venue(market, dataclasses.replace(rules, whole_shares=True), torch.float64)
-        fills = whole_venue.fill_trades(t, cash, shares, fills.shares - shares, price)
+        fills = whole_venue.fill_trades(t, cash, shares, whole_trades(fills.shares - shares, shares), price)
     change = (fills.shares - shares)[0]
     if options.whole_shares or rules.whole_shares:  # holdings may have fractions, and their difference rounding errors
         change = change.round()
