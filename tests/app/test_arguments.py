@@ -66,6 +66,10 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PublicCall]:
         "load_config": PublicCall(fp.load_config, {"config": "quick"}),
         "prepare": PublicCall(fp.prepare, {"config": market.config, "panel": market.panel}),
         "train": PublicCall(fp.train, {"market": market, "samples": 100, "progress": False}),
+        "train_env": PublicCall(
+            fp.train_env, {"env": "gym:CartPole-v1", "steps": 8, "out": text, "algorithm": "ppo", "evaluation": 0}
+        ),
+        "load_env_agents": PublicCall(fp.load_env_agents, {"folder": folder}),
         "backtest": PublicCall(fp.backtest, {"strategy": "equal_weight", "prices": market}),
         "orders": PublicCall(
             fp.orders, {"strategy": "equal_weight", "prices": market, "cash": 1e5, "date": "2017-06-01"}
