@@ -44,7 +44,7 @@ def check_arguments(function: Callable[Parameters, Result]) -> Callable[Paramete
         try:
             call_arguments = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InputError(f"{function.__name__}(): {error}; see help(fp.{function.__name__})") from None
+            raise InputError(f"{function.__name__}(): {error}; see help(fp.{function.__qualname__})") from None
         if not annotations:
             annotations.update({name: _resolve(p.annotation, function) for name, p in parameters.items()})
         for name, value in call_arguments.arguments.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.setup.terminal import wrapped
+from finrl_pod_app.setup.terminal import make_console, wrapped
 
 WIDTH = 80
 
@@ -25,6 +25,11 @@ def test_lines_in_a_pipe_without_columns_are_whole(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("COLUMNS", raising=False)
     text = "word " * 100
     assert wrapped(text) == text
+
+
+def test_names_of_classes_in_files_are_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    make_console().print("ppo on boat.py:Boat: 64 steps")
+    assert capsys.readouterr().out == "ppo on boat.py:Boat: 64 steps\n"
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finrl_pod_app.report.records import RunReport, make_report
+from finrl_pod_app.report.records import MandateBaseline, RunReport, make_report
 from finrl_pod_app.report.verdict_text import (
     baselines_sentence,
     edge_sentence,
@@ -52,6 +52,11 @@ def test_baselines_that_did_better_are_named_best_first() -> None:
     )
     assert baselines_sentence(report(champion=1.0, equal_weight=0.9)).startswith("No baseline had")
     assert baselines_sentence(found.model_copy(update={"verdict": None})) == ""
+    ridge = MandateBaseline(name="ridge", validation_sharpe=0.8, test_sharpe=1.3)
+    assert baselines_sentence(found.model_copy(update={"mandate_baselines": (ridge,)})) == (
+        "Baselines with a higher Sharpe ratio on test, by luck or not: mean variance 1.50, ridge regression under the "
+        "mandate 1.30, momentum 12-1 1.20."
+    )
 
 
 def test_what_comes_next_states_the_level_of_the_next_look() -> None:

@@ -321,7 +321,7 @@ def step_display(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     elif sys.stderr.isatty():
         from rich.console import Console
 
-        with Console(stderr=True).status("starting") as status:
+        with Console(stderr=True, emoji=False).status("starting") as status:
             yield lambda name: status.update(name)
     else:
         yield lambda name: print(name, file=sys.stderr, flush=True)  # noqa: T201
@@ -339,7 +339,7 @@ def _live_line() -> Iterator[ProgressCallback]:
         TaskProgressColumn(),
         TextColumn("{task.fields[words]}", markup=False),
     )
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Bars(*columns, console=Console(stderr=True, emoji=False), transient=True) as bars:
         task = bars.add_task("starting", total=None, words="")
         start = time.monotonic()
 

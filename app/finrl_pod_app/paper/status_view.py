@@ -212,7 +212,7 @@ def replay_progress(start: date, end: date, *, quiet: bool) -> Iterator[Callable
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
-    with Progress(console=Console(stderr=True), transient=True) as bars:
+    with Progress(console=Console(stderr=True, emoji=False), transient=True) as bars:
         task = bars.add_task("replaying", total=max((end - start).days, 1))
         yield lambda day: bars.update(task, completed=(day - start).days, description=f"replaying {day}")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from finrl_pod.errors import count_text
 from finrl_pod.evaluate.metrics import METRIC_BY_NAME
 from finrl_pod.evaluate.significance import upper_tail
+from finrl_pod_app.report import mandate_text
 from finrl_pod_app.report.columns import (
     CHAMPION,
     MISSING,
@@ -277,16 +278,22 @@ def _with_unit(name: str, value: float | None) -> str:
 
 
 def baselines_sentence(report: RunReport) -> str:
-    """The baselines with a higher Sharpe ratio than the champion on test; empty without a champion."""
+    """The baselines with a higher Sharpe ratio than the champion on test, also those under its mandate.
+
+    Empty without a champion.
+    """
     strategies = report.test.strategies
     if report.verdict is None or CHAMPION not in strategies:
         return ""
-    champion_ratio = _sharpe(strategies[CHAMPION])
-    higher = {name: ratio for name in strategies if (ratio := _sharpe(strategies[name])) > champion_ratio}
+    ratios = {display_name(name): _sharpe(metrics) for name, metrics in strategies.items()}
+    for row in report.mandate_baselines:
+        if row.test_sharpe is not None:
+            ratios[f"{mandate_text.LABELS[row.name]} under the mandate"] = row.test_sharpe
+    higher = {name: ratio for name, ratio in ratios.items() if ratio > _sharpe(strategies[CHAMPION])}
     if not higher:
         return "No baseline had a higher Sharpe ratio on test."
     ranking = sorted(higher, key=lambda name: -higher[name])
-    baselines_text = ", ".join(f"{display_name(name)} {number(higher[name])}" for name in ranking)
+    baselines_text = ", ".join(f"{name} {number(higher[name])}" for name in ranking)
     return f"Baselines with a higher Sharpe ratio on test, by luck or not: {baselines_text}."
 
 

@@ -42,7 +42,7 @@ def make_console() -> Console:
     from rich.console import Console
 
     width = line_width()
-    return Console(width=PIPE_WIDTH if width is None else width, highlight=False)
+    return Console(width=PIPE_WIDTH if width is None else width, highlight=False, emoji=False)
 
 
 def print_lines(console: Console, *lines: str, style: str | None = None) -> None:
