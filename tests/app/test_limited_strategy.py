@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finrl_pod_app.evaluation.execution_rules import within_daemon_limits
+from finrl_pod_app.evaluation.execution_rules import daemon_limits_sentences, within_daemon_limits
 
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.execution import ExecutionRules, MarketPeriod
@@ -39,4 +39,7 @@ def test_a_decision_to_hold_stays_one() -> None:
 )
 def test_bounded_champions_and_those_that_cannot_be_traded_stay_as_they_are(changes: dict[str, Any]) -> None:
     strategy = FunctionStrategy(lambda _: None)
-    assert within_daemon_limits(strategy, dataclasses.replace(NO_MANDATE, **changes)) is strategy
+    config = dataclasses.replace(NO_MANDATE, **changes)
+    assert within_daemon_limits(strategy, config) is strategy
+    assert daemon_limits_sentences(config) == []
+    assert "40% of equity" in daemon_limits_sentences(NO_MANDATE)[0]

@@ -48,7 +48,7 @@ def market(kind: str, mandate: MandateConfig | None = None) -> Make:
     return lambda envs, members: make_env(MARKET, config, members=members, envs=envs, mandate=mandate)
 
 
-def pool(name: str, workers: int | None) -> Make:
+def pool(name: str, workers: int) -> Make:
     return lambda envs, members: GymnasiumVecEnv(name, envs=envs, members=members, workers=workers)
 
 
@@ -81,7 +81,7 @@ CASES = {
     "portfolio under a mandate": Case(PortfolioEnv, market("portfolio", MandateConfig())),
     "stock_trading": Case(StockTradingEnv, market("stock_trading")),
     "discrete": Case(DiscreteTradingEnv, market("discrete")),
-    "Gymnasium in this process": Case(GymnasiumVecEnv, pool("gym:CartPole-v1", None)),
+    "Gymnasium in this process": Case(GymnasiumVecEnv, pool("gym:CartPole-v1", 0)),
     "Gymnasium in workers": Case(GymnasiumVecEnv, pool("gym:CartPole-v1", 2)),
     "template": Case(Drift, lambda envs, members: Drift(envs=envs, members=members)),
     "recorded": Case(

@@ -320,7 +320,8 @@ def train(
         name = str(parameter.name)
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE" and mode not in MODES.get(name, (mode,)):
-            raise InputError(f"{parameter.opts[0]} is only valid with {' or '.join(MODES[name])}, got {mode}")
+            way_out = "; set tournament.samples_per_generation and tournament.generations" if name == "steps" else ""
+            raise InputError(f"{parameter.opts[0]} is only valid with {' or '.join(MODES[name])}, got {mode}{way_out}")
     if market is not None:
         from finrl_pod_app.cli import console
         from finrl_pod_app.multi_agent.training import MarketTraining, train_market

@@ -134,8 +134,24 @@ def within_daemon_limits(strategy: Strategy, config: RunConfig) -> Strategy:
     Under a mandate the limits follow from it and cut nothing; short or leveraged accounts cannot be traded on paper.
     The strategy is returned as it is in both cases.
     """
-    environment = config.environment
-    if active_mandate(config.mandate) is not None or environment.short or environment.leverage != 1:
+    if not _are_weights_cut(config):
         return strategy
     limits = order_limits(RiskSettings(**UNBOUNDED))
     return LimitedStrategy(strategy, SizingRules(cash_buffer=Decimal(0), limits=limits))
+
+
+def daemon_limits_sentences(config: RunConfig) -> list[str]:
+    """What `within_daemon_limits` does to the champion of a run, for its report; empty if nothing."""
+    if not _are_weights_cut(config):
+        return []
+    return [
+        f"The champion trades within the default limits of the paper-trading daemon: at most "
+        f"{100 * UNBOUNDED['max_position']:g}% of equity in a symbol (what is cut is spread over the others, also "
+        f"beyond hmax), purchases of at most {100 * UNBOUNDED['max_order']:g}%. A `finrl-pod backtest` of the run "
+        "trades without these limits."
+    ]
+
+
+def _are_weights_cut(config: RunConfig) -> bool:
+    environment = config.environment
+    return active_mandate(config.mandate) is None and not environment.short and environment.leverage == 1

@@ -36,6 +36,7 @@ from finrl_pod.user_files import FOLDER, keep_folder, pinned
 from finrl_pod_app.evaluation import promotion
 from finrl_pod_app.evaluation.backtests import prepare
 from finrl_pod_app.evaluation.champions import open_trial_log
+from finrl_pod_app.evaluation.execution_rules import daemon_limits_sentences
 from finrl_pod_app.evaluation.finished_backtest import BacktestTerms, FinishedBacktest, run_test
 from finrl_pod_app.evaluation.mandate_report import mandate_parts, mandate_period
 from finrl_pod_app.prices.market_setup import (
@@ -46,7 +47,7 @@ from finrl_pod_app.prices.market_setup import (
     with_effective_settings,
 )
 from finrl_pod_app.prices.stored_prices import load_panel, panel_to_resume, with_stored_splits
-from finrl_pod_app.report.builder import bootstrap_band, build_report, leaderboard_rows, subject_of
+from finrl_pod_app.report.builder import bootstrap_band, build_report, leaderboard_rows, rule_sentences, subject_of
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.html import write_page, write_report
 from finrl_pod_app.report.records import REPORT_FILE, Champion, RunReport
@@ -161,6 +162,7 @@ def run_tournament(
                     band=bootstrap_band(evaluation.test[subject_of(evaluation.test)].equity, config.seed),
                     parts={
                         "champion": _champion(config, members, outcome),
+                        "rules": [*rule_sentences(config.environment, panel), *daemon_limits_sentences(config)],
                         "timing": clock.timing(outcome),
                         "attribution": {"by_asset": profit.by_asset(), "by_year": profit.by_year()},
                         "score_attribution": evaluation.score_attribution,
