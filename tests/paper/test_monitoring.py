@@ -9,13 +9,14 @@ import io
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -27,8 +28,9 @@ from finrl_pod.errors import ConfigError, JournalError, SetupError
 from finrl_pod.paper.monitoring import alerts as alerts_module
 from finrl_pod.paper.monitoring import health
 from finrl_pod.paper.monitoring.alerts import Alerts, DeadManPing
-from finrl_pod.paper.monitoring.health import HealthServer, Heartbeat
+from finrl_pod.paper.monitoring.health import STALE_AFTER, HealthServer, Heartbeat
 from finrl_pod.paper.monitoring.logs import open_log
+from finrl_pod.paper.monitoring.status import read_heartbeat
 from tests.fake_alpaca.server_fixtures import wait_until
 from tests.paper.factories import SimulatedDaemon
 
@@ -367,3 +369,15 @@ def test_alert_leaves_without_the_journal(tmp_path: Path) -> None:
     [(level, _, message)] = [alert for alert in sim.alerts if alert[1] == "journal"]
     assert level == "critical"
     assert "disk is full" in message
+
+
+@pytest.mark.parametrize(("age", "running"), [(1, True), (10, False), (100, False)])
+def test_daemon_whose_process_has_ended_does_not_trade(tmp_path: Path, age: int, running: bool) -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    at = (datetime.now(UTC) - timedelta(seconds=age)).isoformat()
+    path = tmp_path / "heartbeat.json"
+    for pid, is_running in ((process.pid, running), (os.getpid(), age < STALE_AFTER)):
+        path.write_text(json.dumps({"at": at, "pid": pid, "trading": True}))
+        beat = read_heartbeat(str(path))
+        assert (beat.running, beat.trading) == (is_running, is_running)

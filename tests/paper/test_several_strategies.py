@@ -221,7 +221,8 @@ def test_status_shows_the_parts_and_their_distances(tmp_path: Path, capsys: pyte
     assert any(target.state == "open" for target in document.targets.values())
     assert "distance to target" in shown
     for age, running in ((2.0, True), (675.0, False)):
-        show_status(replace(document, daemon=HeartbeatStatus(True, age, "2024-01-09T21:00:00+00:00", 1, True)))
+        beat = HeartbeatStatus(True, age, "2024-01-09T21:00:00+00:00", 1, running, running)
+        show_status(replace(document, daemon=beat))
         shown = capsys.readouterr().out
         assert f"last heartbeat {age:.0f} s ago" in shown
         assert ("not running" not in shown, "active, as of" not in shown) == (running, running)

@@ -16,7 +16,6 @@ from rich.text import Text
 from finrl_pod.errors import count_text
 from finrl_pod.paper.domain.records import SUMMARY
 from finrl_pod.paper.execution.sizing import TargetStatus
-from finrl_pod.paper.monitoring.health import STALE_AFTER
 from finrl_pod.paper.monitoring.status import ActiveReturnStatus, OrderStatusRow, PaperStatus
 from finrl_pod_app.setup.terminal import make_console, print_lines
 
@@ -39,7 +38,7 @@ def show_status(report: PaperStatus) -> None:
     mark = report.equity
     slip = report.slippage
     last = report.last_decision
-    is_stale = beat.age_seconds is not None and beat.age_seconds > STALE_AFTER
+    is_stale = beat.running is False
     reason = f" ({report.reason})" if report.reason else ""
     daemon = "no heartbeat found" if beat.age_seconds is None else f"last heartbeat {beat.age_seconds:.0f} s ago"
     realised = "none yet" if slip.realised_bps is None else f"{slip.realised_bps:+.1f} bp of value"

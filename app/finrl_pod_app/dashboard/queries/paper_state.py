@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Literal
 
 import pandas as pd
-import psutil
 
 from finrl_pod.errors import RunError, count_text
 from finrl_pod.files import read_json
 from finrl_pod.paper.domain.schedule import Calendar
+from finrl_pod.paper.monitoring.status import PROCESS_CHECK_AFTER, has_ended
 from finrl_pod_app.dashboard.queries.paper_account import positions
 from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
 from finrl_pod_app.dashboard.theme import age, exchange_time
 
 # Seconds since the last heartbeat; the daemon writes one every second.
-PROCESS_CHECK_AFTER = 3.0  # then the process of the daemon is checked
 LATE_AFTER = 10.0
 STOPPED_AFTER = 60.0
 DEMO = "demo"  # name of the account of `paper demo`
@@ -65,7 +64,7 @@ def daemon_status(journal: Journal, now: datetime) -> StatusBadge:
         return StatusBadge("daemon", "bad", "Daemon: stopped", "the heartbeat file is missing")
     except (KeyError, TypeError, ValueError):
         return StatusBadge("daemon", "warning", "Daemon: unknown", "the heartbeat file is damaged")
-    if seconds > PROCESS_CHECK_AFTER and _has_ended(pid):
+    if seconds > PROCESS_CHECK_AFTER and has_ended(pid):
         return StatusBadge("daemon", "bad", "Daemon: stopped", f"process ended; last heartbeat {age(seconds)} ago")
     if seconds > STOPPED_AFTER:
         return StatusBadge("daemon", "bad", "Daemon: not responding", f"no heartbeat for {age(seconds)}")
@@ -302,13 +301,3 @@ def _detail_text(detail: str) -> str:
 def utc_now() -> datetime:
     """The current time, UTC."""
     return datetime.now(UTC)
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether no such process runs on this machine; zombies count as ended."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.AccessDenied:
-        return False
