@@ -68,6 +68,14 @@ def test_a_champion_is_compared_with_its_base() -> None:
     )
 
 
+def test_a_champion_is_also_compared_with_a_chosen_benchmark() -> None:
+    chosen = {"of": "champion", "base": "^DJI", "level": 0.9, "p_value": 0.5}
+    chosen["active_return"] = {"value": 0.01, "low": -0.02, "high": 0.04}
+    text = return_sentence(make_report({"added": added(), "comparison": chosen}))
+    assert text.count("the mean return of the champion was") == 2
+    assert text.endswith("above ^DJI (90% interval -2.0% to +4.0%); p-value of no edge 0.5, for this backtest alone.")
+
+
 def test_settings_name_limits_that_are_off() -> None:
     settings = mandate_settings(MandateConfig("inverse_volatility", volatility_target=0.2))
     assert settings["base"] == "inverse volatility"

@@ -174,10 +174,12 @@ class FinishedBacktest:
             parts |= {"looks": self.look.number, "looks_so_far": self.look.so_far}
         if profit := self.attribution():
             parts["attribution"] = {"by_asset": profit.by_asset(), "by_year": profit.by_year()}
-        if inputs.name not in (CHAMPION, self.base):  # reports of runs compare a champion with its base
+        is_champion = inputs.name == CHAMPION  # compared with its base; with a benchmark only if asked
+        if inputs.name != self.base and (not is_champion or self.benchmark_account is not None):
             accounts = (results[inputs.name], results[self.base])
             parts["comparison"] = comparison(*accounts)
-            parts["active_attribution"] = attribution_of(*accounts, inputs.panel, inputs.config.seed)
+            if not is_champion:
+                parts["active_attribution"] = attribution_of(*accounts, inputs.panel, inputs.config.seed)
         dates = [str(inputs.panel.times[i].astype("datetime64[D]")) for i in (inputs.first, inputs.last)]
         return build_report(
             config=inputs.config,

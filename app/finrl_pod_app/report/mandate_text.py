@@ -68,11 +68,12 @@ METHODS = (
 
 
 def return_sentence(report: RunReport) -> str:
-    """The mean return of the champion or another strategy against its base; empty without a comparison."""
+    """The mean return of the champion against its base, and of any strategy against a baseline; empty without both."""
+    sentences = [comparison_sentence(report.comparison)] if report.comparison else []
     if report.added and report.added.active_return:
         clause = _mean_return("the champion", report.added, report.added.active_return)
-        return f"{report.period_words[1].capitalize()}, after costs {clause}."
-    return comparison_sentence(report.comparison) if report.comparison else ""
+        sentences.insert(0, f"{report.period_words[1].capitalize()}, after costs {clause}.")
+    return " ".join(sentences)
 
 
 def comparison_sentence(comparison: Comparison) -> str:
