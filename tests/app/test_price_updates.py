@@ -151,7 +151,7 @@ def test_a_file_continues_a_panel_and_a_bad_one_leaves_it(
     assert call("import", str(tmp_path / "old.csv"), "--name", "mine")[0] == 0
     before = sorted((tmp_path / "store").rglob("*"))
     write(tmp_path / "older.csv", prices(bars=BARS - 5))
-    (tmp_path / "text.csv").write_text("date,A\n2021-01-04,x\n")
+    (tmp_path / "text.csv").write_text("date,A\n2021-01-04,5\n2021-01-05,x\n")
     for file, message in (("older.csv", "before the end of the stored prices"), ("text.csv", "A must be a number")):
         code, _, error = call("update", "mine", "--from", str(tmp_path / file))
         assert (code, error.count("\n"), message in error) == (2, 1, True), error
