@@ -14,11 +14,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from finrl_pod.errors import SetupError
 from finrl_pod.files import replace_file
 
 ADDRESS = "127.0.0.1"
 HEARTBEAT_INTERVAL = 1.0  # real seconds between two writes
+PROCESS_CHECK_AFTER = 3.0  # real seconds without a heartbeat; then the process of the daemon is checked
 STALE_AFTER = 60.0  # real seconds; every call to a broker ends sooner, so an older heartbeat means a hanging loop
 Metrics = Callable[[], Mapping[str, float]]
 MEANINGS = {
@@ -144,3 +147,13 @@ def _notify_systemd(state: str) -> None:
             channel.sendto(state.encode(), address)
         except OSError:
             return  # no listener: the watchdog will time out
+
+
+def has_ended(pid: int) -> bool:
+    """Whether no such process runs on this machine; zombies count as ended."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
-import psutil
 from sqlalchemy import select
 
 from finrl_pod.errors import RunError
@@ -23,11 +22,10 @@ from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.decision_state import ActiveReturn, DecisionState
 from finrl_pod.paper.journal.ledger import Ledger, LedgerEntry, market_value
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.monitoring.health import STALE_AFTER
+from finrl_pod.paper.monitoring.health import PROCESS_CHECK_AFTER, STALE_AFTER, has_ended
 from finrl_pod.paper.settings import PaperConfig, allocations
 
 LATEST_ALERTS = 5
-PROCESS_CHECK_AFTER = 3.0  # seconds without a heartbeat; then the process of the daemon is checked
 
 
 @dataclass(frozen=True)
@@ -332,13 +330,3 @@ def read_heartbeat(path: str) -> HeartbeatStatus:
     age = (datetime.now(UTC) - datetime.fromisoformat(beat["at"])).total_seconds()
     is_running = age <= PROCESS_CHECK_AFTER or (age <= STALE_AFTER and not has_ended(beat["pid"]))
     return HeartbeatStatus(True, round(age, 1), beat["at"], beat["pid"], beat["trading"] and is_running, is_running)
-
-
-def has_ended(pid: int) -> bool:
-    """Whether no such process runs on this machine; zombies count as ended."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.AccessDenied:
-        return False

@@ -14,7 +14,7 @@ import pandas as pd
 from finrl_pod.errors import RunError, count_text
 from finrl_pod.files import read_json
 from finrl_pod.paper.domain.schedule import Calendar
-from finrl_pod.paper.monitoring.status import PROCESS_CHECK_AFTER, has_ended
+from finrl_pod.paper.monitoring.health import PROCESS_CHECK_AFTER, has_ended
 from finrl_pod_app.dashboard.queries.paper_account import positions
 from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
 from finrl_pod_app.dashboard.theme import age, exchange_time
