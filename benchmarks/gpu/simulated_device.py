@@ -2,13 +2,14 @@
 
 Without a GPU this checks that a computation stays on its device, takes the branches of a device other than the CPU, and
 gives the right results. A log shows where the host waits for the device, copies pageable memory to it, and where a
-learner creates state during an iteration. It does not check a GPU's kernels, streams and memory; tests/gpu does. The
-device must be registered before a process computes its first gradient, so it is used in a process of its own.
+learner creates state during an iteration. It does not check a GPU's kernels, streams and memory; tests/gpu does. It is
+used in a process of its own: see `register_device`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,6 @@ from benchmarks.gpu.call_stack import innermost_frame
 from finrl_pod.native import philox
 
 NAME = "simulated"
-_setup_privateuseone_for_python_backend(NAME)
 ATEN = torch.ops.aten
 MOVES = {ATEN._to_copy.default, ATEN.copy_.default, ATEN.copy.default}
 READS = {ATEN._local_scalar_dense.default}
@@ -136,12 +136,22 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return _run(func, args, kwargs or {})
 
 
+@functools.cache
+def register_device() -> None:
+    """Tell torch of the device, before this process computes its first gradient.
+
+    From then on torch takes it for the accelerator of the process and refuses gradients on a GPU.
+    """
+    _setup_privateuseone_for_python_backend(NAME)
+
+
 @contextlib.contextmanager
 def simulated_device(*, has_numbers_of_cpu: bool = True) -> Iterator[str]:
-    """Register the simulated device; yields its name.
+    """Run operations on the simulated device as described above; yields its name.
 
     has_numbers_of_cpu: draw as on the CPU, to compare with it; otherwise as on a GPU.
     """
+    register_device()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_Mode())  # type: ignore[no-untyped-call]
         patches: list[tuple[Any, str, Any]] = [(torch, "Generator", DeviceGenerator)]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
-from benchmarks.gpu.simulated_device import NAME, DeviceTensor, simulated_device
+from benchmarks.gpu.simulated_device import NAME, DeviceTensor, register_device, simulated_device
 from finrl_pod.data.tensor import to_device
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.pipeline import Pipeline, SharedReplay
@@ -24,6 +24,7 @@ from tests.markets import random_market
 from tests.rl.all_algorithms import NAMES, small_learner, training_state
 
 MEMBERS = (0, 1)
+register_device()
 REGULARISERS: dict[str, Any] = {"h_term": 0.3, "h_steps": 2, "h_trajectories": 2, "h_buffer": 4}
 
 LOOKBACK: dict[str, Any] = {"lookback": 5, "encoder_size": 4, "weight_decay": 0.1}

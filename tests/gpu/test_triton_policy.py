@@ -1,23 +1,21 @@
-"""Triton kernels of a policy's update against their torch versions, in Triton's interpreter on the CPU.
+"""Triton kernels of a policy's update against their torch versions, on a CUDA device or in Triton's interpreter.
 
 TRITON_INTERPRET=1 python -m pytest -k triton tests/gpu
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from finrl_pod.native import philox
-from finrl_pod.native.kernel_launch import is_interpreted, is_triton_installed
 from finrl_pod.rl.fused import device_operations as ops
+from tests.gpu.conftest import DEVICE, needs_triton
 
-pytestmark = pytest.mark.skipif(
-    not (is_triton_installed() and is_interpreted()), reason="needs triton and TRITON_INTERPRET=1"
-)
+pytestmark = needs_triton
 SIZES = [
     (1, 1, 1, 1, 1),
     (2, 3, 5, 4, 7),
@@ -26,9 +24,15 @@ SIZES = [
 ]  # members, items, accounts, assets, units
 
 
+@pytest.fixture(autouse=True)
+def _tensors_on_device() -> Iterator[None]:
+    with torch.device(DEVICE):
+        yield
+
+
 def normal(seed: int, dtype: torch.dtype = torch.float64) -> Callable[..., torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu").to(DEVICE, dtype)
 
 
 def both_ways(work: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
@@ -131,7 +135,7 @@ def test_triton_scores_of_items_that_share_rows(sizes: tuple[int, ...], monkeypa
     k, draw = 4 * r + 1, normal(7)
     code, shared, account, linear = draw(p, r, n, s), draw(p, r, s), draw(p, k, a, 1 + n), draw(p, r, n)
     u, w, grad, slope = draw(p, s), draw(p, s), draw(p, k, a, n), draw(p, k, a, s)
-    row = torch.randint(r, (p, k), generator=torch.Generator().manual_seed(1))
+    row = torch.randint(r, (p, k), generator=torch.Generator(DEVICE).manual_seed(1))
     items, summed = ops.ItemsOfRows.of(row, r), draw(p, k, s)
     for work in (
         lambda: ops.asset_scores(code, shared, account, linear, u, w, row),

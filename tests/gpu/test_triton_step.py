@@ -1,4 +1,4 @@
-"""The Triton kernel of an environment's step against `MarketEnv.transition`, in Triton's interpreter on the CPU.
+"""The Triton kernel of a step against `MarketEnv.transition`, on a CUDA device or in Triton's interpreter.
 
 TRITON_INTERPRET=1 python -m pytest -k triton tests/gpu
 """
@@ -13,17 +13,16 @@ from finrl_pod_envs.trading_envs import make_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from finrl_pod.data.tensor import to_device
 from finrl_pod.native.device import as_on_device
-from finrl_pod.native.kernel_launch import is_interpreted, is_triton_installed
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import MarketTensor
 from tests.envs.kernel_settings import KERNEL_SETTINGS
+from tests.gpu.conftest import DEVICE, needs_triton
 from tests.mandates import fitting, mandates, with_random_base
 from tests.markets import turbulent_market
 
-pytestmark = pytest.mark.skipif(
-    not (is_triton_installed() and is_interpreted()), reason="needs triton and TRITON_INTERPRET=1"
-)
+pytestmark = needs_triton
 
 STEPS, BARS = 9, 30
 EARLY_RUIN = 0.97  # ruins accounts early, so that resets are covered
@@ -46,9 +45,16 @@ def make(
     if mandate.base == "random":
         market = with_random_base(market, seed)
     with as_on_device():
-        env = make_env(market, config, members=(0, 5), dtype=dtype, mandate=fitting(mandate, assets))
+        env = make_env(to_device(market, DEVICE), config, members=(0, 5), dtype=dtype, mandate=fitting(mandate, assets))
     env.reset(seed)
     return env
+
+
+def draw_action(
+    env: MarketEnv, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64
+) -> torch.Tensor:
+    shape = (env.members, env.envs, env.action_size)
+    return torch.randn(shape, generator=generator, dtype=dtype).to(DEVICE)
 
 
 def assert_same_step(env: MarketEnv, action: torch.Tensor, tolerance: float, reuse: bool = False) -> None:
@@ -98,8 +104,7 @@ def test_triton_step_matches_transition(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(market_env, "RUIN", EARLY_RUIN)
         for _ in range(STEPS):
-            action = torch.randn(2, 6, env.action_size, generator=generator, dtype=torch.float64) * 2
-            assert_same_step(env, action, 1e-9)
+            assert_same_step(env, 2 * draw_action(env, generator), 1e-9)
 
 
 @pytest.mark.parametrize("kind", ["portfolio", "stock_trading", "mandate"])
@@ -111,7 +116,7 @@ def test_triton_step_in_float32(kind: str, actions: torch.dtype) -> None:
     env = make(3, config, 5, True, mandate, torch.float32)
     generator = torch.Generator().manual_seed(3)
     for _ in range(STEPS):
-        assert_same_step(env, torch.randn(2, 6, env.action_size, generator=generator).to(actions), 2e-5)
+        assert_same_step(env, draw_action(env, generator, torch.float32).to(actions), 2e-5)
 
 
 def test_triton_step_in_place() -> None:
@@ -121,7 +126,7 @@ def test_triton_step_in_place() -> None:
     addresses = set()
     for h in range(6):
         generator = torch.Generator().manual_seed(h)
-        assert_same_step(env, torch.randn(2, 6, env.action_size, generator=generator, dtype=torch.float64), 1e-9, True)
+        assert_same_step(env, draw_action(env, generator), 1e-9, True)
         assert env.state is not None
         addresses.add(tuple(x.data_ptr() for x in env.state if x is not None))
     assert len(addresses) == 1
@@ -130,16 +135,16 @@ def test_triton_step_in_place() -> None:
 def test_triton_step_with_more_accounts_than_a_block() -> None:
     config = EnvironmentConfig(kind="portfolio", envs=70, group=70, window=4)
     env = make(2, config, 40, False, MandateConfig(), torch.float64)
-    assert_same_step(env, torch.randn(2, 70, 40, dtype=torch.float64), 1e-9)
+    assert_same_step(env, draw_action(env), 1e-9)
 
 
 def test_triton_step_keeps_holdings_at_a_nan_score() -> None:
     env = make(4, EnvironmentConfig(envs=6, group=3, window=6), 5, False, MandateConfig(), torch.float64)
     env.reset(4, stagger=False)
-    env.step(torch.zeros(2, 6, env.action_size, dtype=torch.float64))
+    env.step(torch.zeros_like(draw_action(env)))
     before = env.state
     assert before is not None
-    action = torch.zeros(2, 6, env.action_size, dtype=torch.float64)
+    action = torch.zeros_like(draw_action(env))
     action[0, 1, 3] = torch.nan
     after = env._native(before, action, env._starts, market_env.RUIN)[0] if env._native else before
     kept = (after.shares == before.shares).all(-1).flatten()
