@@ -29,7 +29,7 @@ from benchmarks.gpu.plan import plan_rows
 from benchmarks.harness.rows import CPU, ROOT, Row, Section, log_progress, single_row
 from benchmarks.harness.simulated_markets import random_walks
 from benchmarks.learning.leaked_signal import EQUIVARIANT, seconds_to_share
-from benchmarks.speed.market_rates import env_rows, population_rows, ppo_rows
+from benchmarks.speed.market_rates import env_rows, population_rows, ppo_rows, training_work
 from benchmarks.speed.sac import SacSettings, sac_rows
 from benchmarks.speed.speed_env import SpeedSettings
 from finrl_pod.data.panel import make_panel
@@ -38,6 +38,7 @@ from finrl_pod.native.kernel_launch import first_line, is_triton_installed
 
 LIBRARY = "libnvidia-ml.so.1"
 SECONDS = 0.2  # between two looks
+UTILISATION_SECONDS = 3.0
 
 
 class _Rates(ctypes.Structure):
@@ -45,56 +46,46 @@ class _Rates(ctypes.Structure):
 
 
 class Utilisation:
-    """Samples the utilisation of a device while its block runs.
+    """Samples the utilisation of a CUDA device by NVML while its block runs.
 
-    config: {"utilisation": mean, 0 to 1}, or why there is none.
-
-    The figure of NVML is the share of time in which at least one kernel ran.
+    The figure of NVML is the share of time in which at least one kernel ran. Raises OSError where NVML is missing or
+    does not know the device.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._samples: list[int] = []
-        self._handle, self._missing = (None, "") if device.type != "cuda" else _handle_of(device)
+        self._library, self._handle = _handle_of(device)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """For the config of a row; empty on a CPU."""
-        if self._samples:
-            return {"utilisation": round(statistics.mean(self._samples) / 100, 3)}
-        return {"utilisation": self._missing} if self._missing else {}
+    def mean(self) -> float:
+        """Of the samples, 0 to 1. Raises StatisticsError if there are none."""
+        return statistics.mean(self._samples) / 100
 
     def __enter__(self) -> Self:
-        if self._handle is not None:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def _look(self) -> None:
-        library, handle = self._handle or (None, None)
         rates = _Rates()
         while not self._end.wait(SECONDS):
-            if library is not None and library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)) == 0:
+            if self._library.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(rates)) == 0:
                 self._samples.append(rates.gpu)
 
 
-def _handle_of(device: torch.device) -> tuple[tuple[ctypes.CDLL, ctypes.c_void_p] | None, str]:
-    """The library with the handle of a device, or None and the reason."""
-    try:
-        library = ctypes.CDLL(LIBRARY)
-    except OSError:
-        return None, f"not measured: {LIBRARY} is missing"
+def _handle_of(device: torch.device) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """The library with the handle of a device."""
+    library = ctypes.CDLL(LIBRARY)
     handle = ctypes.c_void_p()
     properties: Any = torch.cuda.get_device_properties(device)  # the index may differ: CUDA_VISIBLE_DEVICES
     name = f"GPU-{properties.uuid}".encode()
     if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)):
-        return None, "not measured: NVML does not know the device"
-    return (library, handle), ""
+        raise OSError("NVML does not know the device")
+    return library, handle
 
 
 ENV_SIZES = tuple(2**power for power in (17, 10, 12, 14, 16, 18))
@@ -153,11 +144,10 @@ def device_rows(device: torch.device, minutes: float, *, is_compile_planted: boo
             break
         start = time.perf_counter()
         try:
-            with Utilisation(device) as utilisation:
-                rows = [_with_name(name, row) for row in measure(device)]
+            rows = [_with_name(name, row) for row in measure(device)]
         except Exception as error:  # noqa: BLE001  errors of Triton derive from it; a row must not cost the others
             rows = [single_row(name, 0.0, "failed", error=f"{type(error).__name__}: {first_line(error)}")]
-        usage = {**_memory(device), **utilisation.config, "seconds": time.perf_counter() - start}
+        usage = {**_memory(device), "seconds": time.perf_counter() - start}
         for row in rows:
             log_progress(f"{row.name:32} {row.value:16,.0f} {row.unit}  {row.config.get('error', '')}")
             yield replace(row, config={**row.config, **usage})
@@ -174,6 +164,9 @@ def _measurements(device: torch.device, is_compile_planted: bool) -> Iterator[tu
     for envs in SMALL[:1] if small else PPO_SIZES:
         for policy in ("equivariant", "mlp"):
             yield f"ppo_{policy}_{envs}", partial(_ppo, policy, envs)
+    if not small:
+        for policy in ("equivariant", "mlp"):
+            yield f"utilisation_{policy}", partial(_utilisation, policy, PPO_SIZES[0])
     for envs in SMALL[1:] if small else ENV_SIZES[1:]:
         yield f"env_{envs}", partial(_env, envs)
     for envs in SMALL[:1] if small else PPO_SIZES[:1]:
@@ -208,6 +201,18 @@ def _training(policy: Any, envs: int, members: int = 1) -> SpeedSettings:
 
 def _ppo(policy: str, envs: int, device: torch.device, **precision: Any) -> list[Row]:
     return ppo_rows(replace(_training(policy, envs), **precision), device)
+
+
+def _utilisation(policy: str, envs: int, device: torch.device) -> list[Row]:
+    """The share of time in which the device works while a captured iteration follows the other."""
+    work, _ = training_work(_training(policy, envs), device)
+    work()
+    end = time.monotonic() + UTILISATION_SECONDS
+    with Utilisation(device) as utilisation:
+        while time.monotonic() < end:
+            work()
+            torch.cuda.synchronize(device)
+    return [single_row("utilisation", utilisation.mean(), "of the time")]
 
 
 def _leaked_future(bars: int, device: torch.device) -> list[Row]:

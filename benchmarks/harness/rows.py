@@ -102,16 +102,17 @@ def measure_rates(
     """Return units/s of `runs` calls after a warm-up call. work: returns the number of units that it processed."""
     rates = []
     for run in range(0 if warm_up else 1, runs + 1):
-        _synchronize(device)
+        synchronize(device)
         start = time.perf_counter()
         units = work()
-        _synchronize(device)
+        synchronize(device)
         rates.append(units / (time.perf_counter() - start))
         log_progress(f"{label}: {'warm-up' if run == 0 else f'run {run} of {runs}'}, {rates[-1]:,.0f}/s")
     return rates[1:] if warm_up else rates
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait until a CUDA device has done its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

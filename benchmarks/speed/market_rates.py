@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness.rows import CPU, Row, measure_rates, median_row
+from benchmarks.harness.rows import CPU, Row, measure_rates, median_row, synchronize
 from benchmarks.speed.speed_env import SpeedSettings, make_speed_env
 from finrl_pod.memory import keep_freed_memory
 from finrl_pod.rl.training.graphs import WARM_UP
@@ -76,9 +76,10 @@ def env_rows(settings: SpeedSettings = SIZE, device: torch.device = CPU) -> list
 
 def ppo_rows(settings: SpeedSettings, device: torch.device = CPU) -> list[Row]:
     settings.check()
-    work, samples = _work(settings, device)
     start = time.perf_counter()
+    work, samples = training_work(settings, device)
     work()
+    synchronize(device)
     first = time.perf_counter() - start
     values = measure_rates("ppo_samples", work, settings.runs, device)
     return [median_row("ppo_samples", values, "samples/s", _config(settings, samples, first))]
@@ -91,8 +92,8 @@ def population_rows(settings: SpeedSettings = POPULATION, device: torch.device =
     """
     settings.check()
     single = replace(settings, members=1)
-    (train_many, samples) = _work(settings, device)
-    (train_single, _) = _work(single, device)
+    (train_many, samples) = training_work(settings, device)
+    (train_single, _) = training_work(single, device)
     train_many(), train_single()
     rates: dict[int, list[float]] = {settings.members: [], 1: []}
     for _ in range(settings.runs):
@@ -107,7 +108,7 @@ def population_rows(settings: SpeedSettings = POPULATION, device: torch.device =
     ]
 
 
-def _work(settings: SpeedSettings, device: torch.device) -> tuple[Callable[[], int], int]:
+def training_work(settings: SpeedSettings, device: torch.device) -> tuple[Callable[[], int], int]:
     """Return a function that trains for about a second, and the samples it processes over all members."""
     agent = PPOConfig(
         policy=settings.policy,

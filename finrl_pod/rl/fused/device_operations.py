@@ -24,6 +24,10 @@ from finrl_pod.types import Tensor
 BLOCK = 1024
 TILE = 4096  # numbers that a program holds at once
 LOSS_TILE = 2048  # the same of the loss, which has more to keep in registers
+SCORE_TILE = 1024  # the same of the gradients of scores
+LANES = 32  # threads of a warp
+THREAD_UNITS = 32  # units that a thread adds up to a score
+MAX_WARPS = 8
 ASSET_BLOCK = 8  # assets of a program: 32 bytes of an account
 CHUNK_NUMBERS = 4_000_000  # of [.., A, N, S] that the torch version of the scores computes at once
 ADVANTAGE_EPSILON = 1e-8
@@ -114,7 +118,7 @@ def asset_scores(
     if use_triton(code):
         launch(
             _kernels().asset_scores, (p * k,), code, context_code, account, linear, u, w, scores, row, k, rows, own,
-            u.stride(0), SHARED_ROWS=row is not None, A=accounts, N=n, S=size, **_tile(accounts, size),
+            u.stride(0), SHARED_ROWS=row is not None, A=accounts, N=n, S=size, **_score_tile(accounts, size),
         )  # fmt: skip
         return scores
     code, context_code, account, linear, u, w = _upcast(code, context_code, account, linear, u, w)
@@ -145,7 +149,7 @@ def asset_scores_backward(
     (p, rows, n, size) = code.shape
     (k, accounts, own) = account.shape[1:]
     if use_triton(code):
-        tile = _asset_tile(accounts, n, size)
+        tile = _score_gradient_tile(accounts, n, size)
         blocks = -(-n // tile["N_BLOCK"])
         parts = [code.new_empty(p, rows * blocks, size) for _ in "uw"]
         out = (torch.empty_like(code), torch.empty_like(code[..., 0]), *parts)
@@ -263,6 +267,20 @@ def _row_tile(width: int) -> dict[str, int]:
 def _tile(accounts: int, size: int) -> dict[str, int]:
     wide = block_size(size)
     return {"A_BLOCK": min(block_size(accounts), max(TILE // wide, 1)), "S_BLOCK": wide}
+
+
+def _score_tile(accounts: int, size: int) -> dict[str, int]:
+    """Accounts along the lanes of a warp; a thread adds up THREAD_UNITS units."""
+    wide = block_size(size)
+    warps = min(max(wide // THREAD_UNITS, 1), MAX_WARPS)
+    return {"A_BLOCK": min(block_size(accounts), LANES), "S_BLOCK": wide, "num_warps": warps}
+
+
+def _score_gradient_tile(accounts: int, assets: int, size: int) -> dict[str, int]:
+    """Few numbers a thread, as they have three sums each."""
+    wide, n_block = block_size(size), min(block_size(assets), 2)
+    a_block = min(block_size(accounts), max(SCORE_TILE // (n_block * wide), 1))
+    return {"A_BLOCK": a_block, "N_BLOCK": n_block, "S_BLOCK": wide, "num_warps": 2}
 
 
 def _asset_tile(accounts: int, assets: int, size: int) -> dict[str, int]:
