@@ -131,6 +131,7 @@ def _show_metrics(
         show_equity(summary, METRIC_WIDTH)
         cash = f"At the close of {summary.session or 'no session yet'}, like the equity."
         st.metric("Cash", theme.money(summary.cash), help=cash, width=METRIC_WIDTH)
+    with st.container(horizontal=True):  # seven in a row would leave one alone at 1280 pixels
         help_text = "Decline from the highest equity of the period to the last close."
         st.metric("Current drawdown", theme.percent(summary.drawdown, 2), help=help_text, width=METRIC_WIDTH)
         largest = theme.percent(summary.max_drawdown, 2)
