@@ -80,10 +80,10 @@ def tanh_backward(
 # an H100 or H200: 2 ms. So all else has to stay below that. Times are those of an H200.
 # - tanh x = 1 - 2 / (exp 2x + 1). The factors are moved out of the sums over units and accounts.
 # - Scores: accounts lie along the lanes of a warp, and each thread adds up 32 units. With units along the lanes, adding
-#   them up took 2.5 shuffles a unit: 5.5 ms, now 2.2 ms.
+#   them up took 2.5 shuffles a unit: 5.5 ms, now 2.3 ms.
 # - Gradients: a program has a row, 2 assets, and 16 numbers a thread. Sums over accounts stay within a thread, and with
 #   fewer registers more programs hide the time that accounts take to arrive: 6.8 ms with tiles of 8 accounts x 8
-#   assets, now 3.2 ms with 8 x 2.
+#   assets, now 3.6 ms with 8 x 2.
 # - 2,500 rows alone would be 2,500 programs, each with 30 assets x 26 items one after the other, and rows with many
 #   items would end last.
 # - The items of a row are summed in a fixed order by one program, without atomic additions: equal seeds give equal
