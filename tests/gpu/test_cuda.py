@@ -1,4 +1,4 @@
-"""Results on a CUDA device equal those on the CPU. Run with pytest -m gpu."""
+"""Results on a CUDA device equal those on the CPU."""
 
 from __future__ import annotations
 
