@@ -31,7 +31,7 @@ _URL_SAFE = str.maketrans("-_", "+/")
 
 
 def read_secrets(*names: str, owner: str) -> tuple[str, ...]:
-    """Return secrets of the environment without white space around them. owner: whose they are, for the message.
+    """Return secrets of the environment without white space around them. owner: who needs them, for the message.
 
     Raises SetupError, which never shows a value, if one is missing, empty, or not of visible ASCII characters only.
     """

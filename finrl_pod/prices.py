@@ -71,7 +71,7 @@ class FeatureTable:
     name: file name without its suffix. sha256: of the file. columns: [C]. known_at: [R] datetime64[ns], not
     decreasing; a value is used at bars whose time is later. symbols: [R], or None for values of the whole market.
     values: [R, C] float64, NaN where unknown. periods: [R] datetime64[ns], end of the period that a value describes, or
-    None. max_age: time from `known_at` to the last bar that uses a value; None for no limit. flaws: as in `Panel`.
+    None. max_age: time from `known_at` to the last bar that uses a value; None for no limit. flaws: field of `Panel`.
     """
 
     name: str

@@ -68,7 +68,7 @@ class Manifest:
     sha256: hash of the panel; file, file_sha256: its Parquet file and the hash of its bytes. query: the request to the
     source. created: time in UTC, ISO 8601. benchmark: {name, price_only} or None. sectors: one per symbol, or None.
     earlier: versions that the panel begins with, oldest first. builtin: ships with the package instead of being in the
-    store. fault: why the panel cannot be used, else empty. read_as: as in `Panel`.
+    store. fault: why the panel cannot be used, else empty. read_as: field of `Panel`.
     """
 
     name: str

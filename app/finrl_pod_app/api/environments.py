@@ -95,11 +95,11 @@ def train_env(
 ) -> EnvAgents:
     """Train agents on an environment for `steps` steps of each member, save them in `out`, and evaluate them.
 
-    The options and their defaults are those of `finrl-pod train --env`. arguments: of the environment. settings: of
-    the algorithm. many: train all agents of a PettingZoo or batched environment. resume: continue the run in `out`.
-    evaluation: episodes at the end. progress: show a bar; by default on a terminal and in a notebook. callback: called
-    with the learner and its metrics after every iteration; returning False stops. Raises InputError or ConfigError for
-    invalid arguments, RunError for an unsuitable folder or a failing environment.
+    The options and their defaults are those of `finrl-pod train --env`. arguments: options of the environment.
+    settings: options of the algorithm. many: train all agents of a PettingZoo or batched environment. resume: continue
+    the run in `out`. evaluation: episodes at the end. progress: show a bar; by default on a terminal and in a notebook.
+    callback: called with the learner and its metrics after every iteration; returning False stops. Raises InputError or
+    ConfigError for invalid arguments, RunError for an unsuitable folder or a failing environment.
     """
     folder = Path(out)
     config = training_config(

@@ -70,7 +70,7 @@ FILE_OPTIONS = (
 
 
 def file_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a file of prices that were given, for `import_prices`. arguments: of a command."""
+    """The options of a file of prices that were given, for `import_prices`. arguments: all options of a command."""
     return {name: arguments[name] for name in FILE_OPTIONS if arguments[name] is not None}
 
 

@@ -152,7 +152,7 @@ def demo(
 
 
 def _stored(prices: str, read_options: Mapping[str, str | bool], *, as_json: bool) -> Manifest:
-    """Import a file or folder of prices, or find a stored panel, and show what it has. read_options: of the file."""
+    """Import a file or folder of prices, or find a stored panel, and show what it has. read_options: how to read it."""
     from finrl_pod.data.store import Store
     from finrl_pod.errors import InputError, did_you_mean
     from finrl_pod_app.cli.data import show_manifest

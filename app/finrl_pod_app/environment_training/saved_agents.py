@@ -55,7 +55,7 @@ MAX_FRAMES = 3_000  # of a picture: 100 seconds at 30 frames a second
 class SavedAgents:
     """The P members of a run, or the agents of one market. spec: sizes of observations S and actions D.
 
-    weights: name -> [P, ...] on the CPU. names: of the agents of one market, else empty. shapes: what the environment
+    weights: name -> [P, ...] on the CPU. names: agents of one market, else empty. shapes: what the environment
     takes of its agent or of each of many; empty for a class that steps a batch, which takes numbers in [-1, 1].
     """
 

@@ -200,7 +200,7 @@ def states_splits(config: RunConfig) -> bool:
 def with_fitting_splits(config: RunConfig, name: str, times: Times) -> RunConfig:
     """The config with the splits that `finrl-pod init` writes for these prices, if it states none.
 
-    name, times: of the panel.
+    name, times: panel and its bars.
     """
     if states_splits(config):
         return config

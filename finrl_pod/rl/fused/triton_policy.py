@@ -77,7 +77,7 @@ def tanh_backward(
 # Why the two kernels of asset scores are laid out as they are. At 2^17 accounts x 64 steps in 4 minibatches, an update
 # of 30 assets with 64 units computes 2.1 M x 30 x 64 = 4.0 G hidden units, and its gradient computes them again. Each
 # takes an exponential and a division of the special function units, 16 a clock on each of the 132 multiprocessors of
-# an H100 or H200: 2 ms. So all else has to stay below that. Times are those of an H200.
+# an H100 or H200: 2 ms. So all else has to stay below that. Times were measured on an H200.
 # - tanh x = 1 - 2 / (exp 2x + 1). The factors are moved out of the sums over units and accounts.
 # - Scores: accounts lie along the lanes of a warp, and each thread adds up 32 units. With units along the lanes, adding
 #   them up took 2.5 shuffles a unit: 5.5 ms, now 2.3 ms.

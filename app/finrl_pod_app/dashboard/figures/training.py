@@ -43,7 +43,7 @@ def overlaid_scores(
 ) -> Any:
     """The best validation score so far of several runs by generation, and the score of their bases as lines.
 
-    best_scores: of each run, see `training.best_scores`. bases: score by label.
+    best_scores: result of `training.best_scores`, by run. bases: score by label.
     """
     figure = charts.empty_figure()
     for run, best in best_scores.items():
