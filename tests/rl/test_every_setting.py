@@ -172,3 +172,7 @@ def test_a_setting_that_changes_nothing_is_named(caplog: pytest.LogCaptureFixtur
     assert not caplog.records
     Learner(flat("ppo"), dataclasses.replace(base_config("flat", "ppo", rich=False), sde_sample_freq=3))
     assert [record.args for record in caplog.records] == [("sde_sample_freq", 3, "agent.use_sde is false")]
+    caplog.clear()
+    once = base_config("flat", "ppo", rich=False)
+    Learner(flat("ppo"), dataclasses.replace(once, policy="mlp", use_sde=True, sde_sample_freq=once.horizon))
+    assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == ["sde_sample_freq"]

@@ -125,10 +125,15 @@ class RunFolder:
         return (self.path / STATE).exists()
 
     def create(self, config: TrainingConfig) -> None:
-        """Start a new run. Raises RunError if the folder has one already."""
-        if (self.path / CONFIG).exists():
+        """Start a new run. Raises RunError if the folder has one already that has saved anything."""
+        if (self.path / CONFIG).exists() and not self._has_saved_nothing():
             raise RunError(f"{self.path} already holds a run; add --resume to continue it, or name another folder")
         self.write_config(config)
+
+    def _has_saved_nothing(self) -> bool:
+        """Whether a run of `train --env` failed before it saved anything, so that its folder can be used again."""
+        names = {path.name for path in self.path.iterdir()}
+        return names <= {CONFIG, FOLDER} and isinstance(read_json(self.path / CONFIG).get("env"), str)
 
     def write_config(self, config: TrainingConfig) -> None:
         """Write the config, with the files that it names."""

@@ -173,6 +173,9 @@ class _TrainingRun:
             return not (signals or is_stopped)
 
         left = config.steps - first
+        iteration = learner.iteration_samples // self._each
+        if first == 0 and iteration > left:
+            _log.warning("training on %s steps, not %s: an iteration has as many", f"{iteration:,}", f"{left:,}")
         if left > 0:
             rate_of = self._rate if self._league is None else self._league.rate
             learner.learn(left * self._each, callback=on_iteration, schedule=rate_of)
@@ -396,6 +399,10 @@ def training_progress(config: TrainingConfig, scores: Scores, samples: int, rate
 
 def _check_same_settings(config: TrainingConfig, run_config: TrainingConfig, out: Path) -> None:
     """Raises RunError if the settings of a resumed run differ from its own."""
+    if config.env != run_config.env and unpinned(config.env) == unpinned(run_config.env):
+        raise RunError(
+            f"{unpinned(config.env)} has changed since the run in {out} began; train anew with another --out"
+        )
     values = {**vars(config), **vars(config.agent)}
     for name, run_value in {**vars(run_config), **vars(run_config.agent)}.items():
         value = values.get(name)
@@ -421,6 +428,7 @@ def catch_stop_signals() -> Iterator[list[int]]:
         if signals:
             raise KeyboardInterrupt
         signals.append(number)
+        _log.warning("stopping after this iteration; Ctrl-C again stops at once and loses what is not saved")
 
     handlers = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -233,7 +233,8 @@ class LanePool:
     def _record(self, lost_lanes: Sequence[int]) -> None:
         """Record actions and rewards of the current episodes after a step."""
         block = self._running_driver().block
-        self._total += block.reward.sum(1)
+        with np.errstate(over="ignore"):  # such episodes are excluded from scores
+            self._total += block.reward.sum(1)
         self._steps += 1
         for lane, has_ended in enumerate(block.over):
             if has_ended:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finrl_pod.errors import ConfigError, FinrlPodError, SetupError
+from finrl_pod.errors import ConfigError, FinrlPodError, SetupError, shown
 from finrl_pod.user_files import is_custom, unpinned, user_object, written_path
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def make_gymnasium(
         reason = str(error).rstrip(". ")
         raise ConfigError(f"there is no Gymnasium environment {name.removeprefix(PREFIX)!r}: {reason}") from None
     except Exception as error:
-        raise ConfigError(f"{unpinned(name)} cannot be made: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{unpinned(name)} cannot be made: {describe_failure(error)}") from error
 
 
 def shapes_of(env: gymnasium.Env[Any, Any], name: str) -> Shapes:
@@ -211,7 +211,14 @@ class Flattener:
 
     def _to_row(self, observation: Any) -> Row:
         if self._box:
-            row = np.asarray(observation, dtype=np.float32)
+            try:
+                with np.errstate(over="ignore"):  # numbers that are too large become infinite, and are counted as gaps
+                    row = np.asarray(observation, dtype=np.float32)
+            except (TypeError, ValueError):
+                raise ConfigError(
+                    f"{self._name} returned {shown(observation)} as observation, its observation_space is "
+                    f"{self._space}; fix the environment"
+                ) from None
             if row.shape != self._space.shape:
                 raise ConfigError(
                     f"{self._name} returned an observation of shape {row.shape}, its observation_space has "
@@ -313,13 +320,14 @@ def episode_seed(stream: int, episode: int) -> int:
     return int(np.random.SeedSequence([stream, episode]).generate_state(1, np.uint32)[0])
 
 
-def describe_failure(error: Exception) -> str:
-    """Type, message and location of an error raised by an environment: its own line, not one of a library."""
+def describe_failure(error: BaseException) -> str:
+    """Type, first line of the message and location of an error of an environment: its line, not one of a library."""
     frames = traceback.extract_tb(error.__traceback__)
     own_frames = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
     location = own_frames[-1] if own_frames else frames[-1]
     file = written_path(Path(location.filename))
-    return f"{type(error).__name__}: {error} ({file}, line {location.lineno})"
+    text = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {text} ({file}, line {location.lineno})"
 
 
 class Lane:

@@ -150,7 +150,7 @@ def run_worker(job: Job) -> None:
             _send_error(pipe, REFUSED, str(error))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise
-        except Exception as error:  # noqa: BLE001  any exception of an environment is reported to the parent
+        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever an environment raises is reported to the parent
             _send_error(pipe, RAISED, describe_failure(error))
 
 

@@ -50,6 +50,8 @@ def _of_on_policy(config: AgentConfig, env: VecEnv) -> Iterator[tuple[str, str]]
             yield name, "agent.h_term is 0"
     if not config.use_sde:
         yield "sde_sample_freq", "agent.use_sde is false"
+    elif config.sde_sample_freq >= config.horizon:
+        yield "sde_sample_freq", f"noise is drawn at the start of each rollout of agent.horizon = {config.horizon}"
     if env.action_kind == "discrete":
         yield "log_std_init", "choices have no standard deviation"
     if config.horizon == 1:

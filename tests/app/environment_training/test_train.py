@@ -251,6 +251,21 @@ def test_bad_input_is_reported_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
+def test_folder_of_a_run_that_saved_nothing_is_used_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "a"
+    assert run(arguments(out, env=NAME.format("Broken"))) == 2
+    assert [path.name for path in out.iterdir()] == ["config.json"]
+    result(capsys, out)
+
+
+def test_one_iteration_of_more_steps_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    document = result(capsys, tmp_path / "a", "--algorithm", "ppo", "--set", "horizon=150", "--set", "minibatches=1")
+    assert document["steps"] == 150
+    assert [record.args for record in caplog.records] == [("150", "120")]
+
+
 def test_run_is_not_overwritten_and_resume_needs_the_same_config(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -333,3 +348,15 @@ def test_class_of_gymnasium_with_arguments_trains_from_a_file(
     assert '"mean": [' in capsys.readouterr().out
     assert run(["train", "--env", name, "--env-arg", "sise=3", *terms]) == 2
     assert "sise" in capsys.readouterr().err
+
+
+def test_run_of_a_file_that_has_changed_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    terms = ["train", "--env", "near.py:Reach", "--algorithm", "ppo", "--set", "horizon=16", "--evaluate", "0"]
+    Path("near.py").write_text(REACH.replace("Reach-v0", "Near-v0"))
+    assert run([*terms, "--steps", "32", "--out", "out"]) == 0
+    Path("near.py").write_text(REACH.replace("Reach-v0", "Near-v0") + "\n# changed\n")
+    assert run([*terms, "--steps", "64", "--out", "out", "--resume"]) == 2
+    assert "near.py:Reach has changed since the run in out began" in capsys.readouterr().err

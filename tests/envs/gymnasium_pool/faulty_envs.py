@@ -78,7 +78,7 @@ class Reward(Odd):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         row, _, terminated, truncated, info = super().step(action)
-        if self.count == 3 and isinstance(self.reward, Exception):
+        if self.count == 3 and isinstance(self.reward, BaseException):
             raise self.reward
         return row, self.reward if self.count == 3 else 1.0, terminated, truncated, info
 
@@ -118,7 +118,16 @@ class Four(Odd):
         return row, reward, terminated, info
 
 
+class Words(Odd):
+    """Observations are words."""
+
+    def _observation(self, action: Any) -> Any:
+        return ["one", "two", "three"]
+
+
 gymnasium.register("Gap-v0", Gap)
+gymnasium.register("Words-v0", Words)
+gymnasium.register("Exits-v0", Reward, kwargs={"reward": SystemExit(3)})
 gymnasium.register("Four-v0", Four)
 gymnasium.register("FourLimited-v0", Four, max_episode_steps=10)
 gymnasium.register("Always-v0", Reward, kwargs={"reward": ValueError("in every episode")})

@@ -156,6 +156,12 @@ def test_unsupported_environments_are_rejected(name: str, message: str) -> None:
         GymnasiumVecEnv(name)
 
 
+def test_observation_of_words_is_named() -> None:
+    env = GymnasiumVecEnv(NAME.format("Words"))
+    with pytest.raises(ConfigError, match=r"Words-v0 returned \['one', 'two', 'three'\] as observation, its .* Box"):
+        env.reset(0)
+
+
 def test_wrong_observation_shape_raises_with_both_shapes() -> None:
     env = GymnasiumVecEnv(NAME.format("Short"))
     with pytest.raises(ConfigError, match=r"observation of shape \(2,\), its observation_space has \(3,\)"):

@@ -102,11 +102,11 @@ def test_three_consecutive_worker_failures_end_the_run() -> None:
             env.step(action)
 
 
-def test_third_equal_exception_ends_the_run_with_the_line_of_the_environment() -> None:
-    with closing(GymnasiumVecEnv(NAME.format("Always"), envs=2, workers=2)) as env:
+@pytest.mark.parametrize(("name", "error"), [("Always", "ValueError: in every episode"), ("Exits", "SystemExit: 3")])
+def test_third_equal_exception_ends_the_run_with_the_line_of_the_environment(name: str, error: str) -> None:
+    with closing(GymnasiumVecEnv(NAME.format(name), envs=2, workers=2)) as env:
         env.reset(0)
-        message = r"failed 3 times: ValueError: in every episode \(.*faulty_envs.py, line"
-        with pytest.raises(RunError, match=message):
+        with pytest.raises(RunError, match=rf"failed 3 times: {error} \(.*faulty_envs.py, line"):
             play(env, 0, 20)
         assert env.worker_restarts <= 3
 
