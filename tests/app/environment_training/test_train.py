@@ -355,8 +355,9 @@ def test_run_of_a_file_that_has_changed_is_not_resumed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     terms = ["train", "--env", "near.py:Reach", "--algorithm", "ppo", "--set", "horizon=16", "--evaluate", "0"]
-    Path("near.py").write_text(REACH.replace("Reach-v0", "Near-v0"))
+    source = REACH.replace('gym.register("Reach-v0", Reach)\n', "")
+    Path("near.py").write_text(source)
     assert run([*terms, "--steps", "32", "--out", "out"]) == 0
-    Path("near.py").write_text(REACH.replace("Reach-v0", "Near-v0") + "\n# changed\n")
+    Path("near.py").write_text(source + "# changed\n")
     assert run([*terms, "--steps", "64", "--out", "out", "--resume"]) == 2
     assert "near.py:Reach has changed since the run in out began" in capsys.readouterr().err
